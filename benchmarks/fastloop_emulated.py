@@ -1,6 +1,6 @@
 """What the fast loop keeps of an overloaded replica's goodput, in the emulator's scheduler loop and virtual time.
 
-    python benchmarks/fastloop_emulated.py             # seven cells, some minutes each
+    python benchmarks/fastloop_emulated.py             # eight cells, some minutes each
     python benchmarks/fastloop_emulated.py --cell 1    # one of them
     python benchmarks/fastloop_emulated.py --cell 2 --model meta-llama/Llama-3.1-8B-Instruct --accelerator h100
 
@@ -31,7 +31,7 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.emulator.client_reports import ClientReports
 from holdfast.emulator.fast_loop import FastLoopScheduler
-from holdfast.enginemodel.host import USUAL_FRONT_END
+from holdfast.enginemodel.host import BUSY_FRONT_END, USUAL_FRONT_END, FrontEnd
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, ReplayedRequest, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
@@ -52,11 +52,14 @@ CELLS = {
     "short, TTFT 0.5 s, TPOT 30 ms, H100": ("h100", SHORT, SHARP, 3, 1.0),
     "short, TTFT 0.5 s, TPOT 30 ms, H200": ("h200", SHORT, SHARP, 3, 1.0),
     "short, TTFT 0.5 s, TPOT 30 ms, H200, slow host": ("h200", SHORT, SHARP, 3, 1.25),
+    "short, TTFT 0.5 s, TPOT 30 ms, H100, slow host, busy API server": ("h100", SHORT, SHARP, 3, 1.3),
 }
 """Accelerator, lengths, objectives, how many times the requests where they come fast, and how slow the host is.
 
-The measured H200's host was as slow as the last one at times, and then the fast loop lost its goodput.
+The measured H200's host was as slow as the last of its cells at times, and then the fast loop lost its goodput. The
+last cell is the measured H100: host and API server as recorded (data/vllm_gpu_h100).
 """
+BUSY = len(CELLS) - 1
 
 CALM, OVERLOADS = (0.5, 0.8), (1.1, 1.25, 1.5, 2.0)
 BAR_QUEUE = dict(zip(OVERLOADS, (0.95, 0.95, 0.9, 0.85), strict=True))
@@ -97,10 +100,12 @@ class Replica:
         requests: int,
         seeds: int,
         host: float = 1.0,
+        front_end: FrontEnd | None = None,
     ) -> None:
         prior = engine_prior(*engine)
         self.slo, self.mean_prompt = slo, mix[0]
-        self.timer = prior.timer.with_host(replace(prior.host, front_end=USUAL_FRONT_END).slower(host))
+        found = replace(prior.host, front_end=USUAL_FRONT_END).slower(host)
+        self.timer = prior.timer.with_host(found if front_end is None else replace(found, front_end=front_end))
         self.stock = SchedulerLimits(
             prior.max_num_seqs_default, prior.max_num_batched_tokens_default, kv_tokens=prior.kv_tokens
         )
@@ -244,7 +249,8 @@ def main() -> None:
         if options.cell in (None, index):
             engine = options.model, options.accelerator or accelerator
             print(f"\n{name} ({' on '.join(engine)})\n")
-            for line in table(Replica(engine, mix, slo, times * options.requests, options.seeds, host)):
+            front_end = BUSY_FRONT_END if index == BUSY else None
+            for line in table(Replica(engine, mix, slo, times * options.requests, options.seeds, host, front_end)):
                 print(line, flush=True)
 
 

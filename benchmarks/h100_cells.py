@@ -9,10 +9,17 @@ process was while requests came: 1 is a thread without a pause.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.h200_data import rows_of
 
 FOLDER = Path(__file__).with_name("data") / "vllm_gpu_h100"
 LEAST = {
@@ -90,6 +97,19 @@ def gained(run: Run, name: str) -> float:
     return float(run["plugin"][f"holdfast:{name}"])
 
 
+def api_server_costs(found: Cells) -> list[float]:
+    """Seconds of the API server for a request that is read, one that is refused, and a token, by least squares."""
+    counts: dict[str, list[int]] = {}
+    for row in rows_of(FOLDER / "requests.csv.xz"):
+        refused, sums = row["status"] == "503", counts.setdefault(row["run"], [0, 0, 0])
+        for place, more in enumerate((not refused, refused, int(row["tokens_received"]))):
+            sums[place] += more
+    runs = [run for cell in found.values() for run in cell]
+    used = [api_server_share(run) * run["arrivals_end"] for run in runs]
+    costs, *_ = np.linalg.lstsq(np.array([counts[run["run"]] for run in runs], float), np.array(used), rcond=None)
+    return list(costs)
+
+
 def verdict(held: bool) -> str:
     """Held or missed."""
     return "held" if held else "**missed**"
@@ -106,6 +126,8 @@ def main() -> None:
     print(*calm_rows(found), sep="\n")
     print("\n| cell | plugin ms per step | share of the time | <= 1 % |\n|---|---|---|---|")
     print(*cost_rows(found), sep="\n")
+    costs = [f"{1e3 * each:.3f}" for each in api_server_costs(found)]
+    print("\nAPI server, ms for a request that is read, one that is refused, and a token:", ", ".join(costs))
 
 
 if __name__ == "__main__":

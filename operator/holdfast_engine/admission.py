@@ -17,6 +17,9 @@ GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
 CAPS = {RejectionReason.FULL: "max_num_queued_reqs", RejectionReason.LATE: "max_num_queued_tokens"}
 """vLLM's own cap that is nearest in kind: under its name vLLM counts a refusal."""
 
+BEHIND_SHARE = 0.25
+"""The API server is behind where a request waits longer than this share of TTFT to be read."""
+
 Numbers = Mapping[str, float]
 """A record by the names of record.FIELDS."""
 
@@ -29,7 +32,8 @@ def terms_of(numbers: Numbers) -> Terms | None:
     most = numbers["limit_max_queued_requests"]
     # The rest of TTFT is for the front end and the step that was launched ahead.
     ttft_seconds = numbers["limit_ttft_seconds"] - numbers["front_end_lag"] - numbers["under_way_seconds"]
-    return Terms(ttft_seconds, overload, math.inf if math.isnan(most) else most)
+    behind_seconds = BEHIND_SHARE * numbers["limit_ttft_seconds"]
+    return Terms(ttft_seconds, overload, math.inf if math.isnan(most) else most, behind_seconds)
 
 
 def backlog_of(numbers: Numbers, more_requests: int = 0, more_tokens: float = 0.0) -> Backlog:
@@ -45,14 +49,24 @@ def backlog_of(numbers: Numbers, more_requests: int = 0, more_tokens: float = 0.
     )
 
 
-def decide(numbers: Numbers, prompt_tokens: float, more_requests: int = 0, more_tokens: float = 0.0) -> Admission:
-    """Whether an engine with this record takes a request of this length."""
+def decide(
+    numbers: Numbers,
+    prompt_tokens: float,
+    more_requests: int = 0,
+    more_tokens: float = 0.0,
+    waited_seconds: float = 0.0,
+) -> Admission:
+    """Whether an engine with this record takes a request of this length that has waited so long to be read."""
     terms = terms_of(numbers)
     if terms is None:
         return Admission()
-    return rules.admission(
-        terms, backlog_of(numbers, more_requests, more_tokens), prompt_tokens * numbers["computed_share"]
-    )
+    backlog = backlog_of(numbers, more_requests, more_tokens)
+    return rules.admission(terms, backlog, prompt_tokens * numbers["computed_share"], waited_seconds)
+
+
+def is_behind(numbers: Numbers, waited_seconds: float) -> bool:
+    """Whether a request that waited so long to be read shows an API server that does not keep up."""
+    return waited_seconds > BEHIND_SHARE * numbers["limit_ttft_seconds"]
 
 
 def sends_away(numbers: Numbers) -> bool:

@@ -7,12 +7,15 @@ from typing import Protocol
 
 from holdfast_engine.clientlag import LagEstimate, LagHistogram
 from holdfast_engine.ledger import Ledger
+from holdfast_engine.rules import LONGEST_WAIT_SECONDS, Ending, Objectives
 from holdfast_engine.written_file import Report, ReportKind, name_of
 
 # Verdicts count as the clients' while no more than this share of about the last 256 used the engine's times: a client
 # that leaves at the wrong moment does not change what all verdicts are called.
 MOST_ENGINE_TIMED = 0.02
 _VERDICTS = 256
+# An API server that takes longer than this for a request is asked at once for the age of the next one.
+NOTICED_SECONDS = 0.05
 # Reports of requests that this engine does not know: those of other engines behind the same API server.
 _MOST_UNKNOWN = 16384
 
@@ -31,14 +34,20 @@ class ClientTimes:
 
     def __init__(self, ledger: Ledger, reader: Reports | None, clock: Callable[[], float]) -> None:
         self.lag = LagEstimate()
+        self.reading = LagEstimate()
+        """From the moment a request came until the engine had it."""
         self.first = LagHistogram()
         self.last = LagHistogram()
+        self.objectives: Objectives | None = None
         self._ledger = ledger
         self._reader = reader
         self._clock = clock
         self._names: dict[bytes, str] = {}
-        self._early: dict[bytes, None] = {}
+        self._early: dict[bytes, tuple[Report, str | None]] = {}
+        self._held: dict[bytes, tuple[str, float]] = {}
+        self._resumed: str | None = None
         self._followed = False
+        self._waited = 0.0
         self._weight = 0.0
         self._engine_timed = 0.0
         self._known = (0, 0)
@@ -50,15 +59,24 @@ class ClientTimes:
             return True
         return self._reader.is_open and self._engine_timed <= MOST_ENGINE_TIMED * max(self._weight, 1.0)
 
-    def arrive(self, request_id: str) -> None:
-        """A request was counted; the report that its answer is watched may be there already."""
+    def arrive(self, request_id: str, arrived: float, now: float, objectives: Objectives) -> None:
+        """Count a request that came at `arrived`, or earlier where the API server has reported that.
+
+        It reports before the engine hears of the request. Where it keeps up, that is read with the next step.
+        """
         if self._reader is None:
+            self._ledger.arrive(request_id, arrived, objectives)
             return
         name = name_of(request_id)
+        if self._held or self._waited > NOTICED_SECONDS:
+            self._take_all(self._reader, now)
         self._names[name] = request_id
-        if name in self._early:
-            del self._early[name]
-            self._follow(request_id)
+        report, held = self._early.pop(name, (None, None))
+        if held is not None:
+            self._ledger.rename(held, request_id)
+        self._ledger.arrive(request_id, arrived, objectives)
+        if report is not None:
+            self._begin(request_id, report, now)
 
     def leave(self, request_id: str) -> None:
         """A request has left the engine, and its answer may still be written."""
@@ -69,39 +87,67 @@ class ClientTimes:
         """Take the reports since the last call."""
         if self._reader is None:
             return
-        reports = self._reader.poll(now)
-        # A report may have been written since then, and one of the future would not be believed.
-        read_at = self._clock() if reports else now
-        for report in reports:
-            self._take(report, read_at)
-        if self._followed and not self._reader.is_open:
+        read_at = self._take_all(self._reader, now)
+        if not self._reader.is_open and (self._followed or self._held):
             self._followed = False
             self._ledger.unfollow_all()
             self._early.clear()
+            for name in list(self._held):
+                self._end_held(name, read_at)
             self._names = {name: each for name, each in self._names.items() if self._ledger.entry(each) is not None}
+        if self._held:
+            oldest = next(iter(self._held))
+            if read_at - self._held[oldest][1] > 2.0 * LONGEST_WAIT_SECONDS:
+                self._end_held(oldest, read_at)  # its report was lost
         self.lag.update(read_at)
         if self._ledger.judged != self._known[0]:
             self._weigh()
 
+    def _take_all(self, reader: Reports, now: float) -> float:
+        """Take the reports since the last call; returns when they were read."""
+        reports = reader.poll(now)
+        if not reports:
+            return now
+        # A report may have been written since then, and one of the future would not be believed.
+        read_at = self._clock()
+        for report in reports:
+            self._take(report, read_at)
+        return read_at
+
     def _take(self, report: Report, now: float) -> None:
         request_id = self._names.get(report.name)
         if request_id is None:
-            self._note_unknown(report)
-        elif report.kind is ReportKind.STARTED:
-            self._follow(request_id)
+            self._note_unknown(report, now)
+        elif report.kind in (ReportKind.STARTED, ReportKind.ARRIVED):
+            self._begin(request_id, report, now)
         elif report.kind is ReportKind.FIRST:
             self._take_first(request_id, report.at, now)
-        else:
+        elif report.kind in (ReportKind.LAST, ReportKind.GONE):
             self._take_end(request_id, report, now)
 
-    def _note_unknown(self, report: Report) -> None:
+    def _note_unknown(self, report: Report, now: float) -> None:
         """Reports overtake the requests that they are about, which queue on their way to the engine."""
-        if report.kind is ReportKind.STARTED:
-            self._early[report.name] = None
+        if report.kind is ReportKind.HELD:
+            self._hold(report, now)
+        elif report.kind is ReportKind.RESUMED:
+            self._resumed, _ = self._held.pop(report.name, (None, 0.0))
+        elif report.name in self._held:
+            self._end_held(report.name, now)
+        elif report.kind in (ReportKind.STARTED, ReportKind.ARRIVED):
+            self._early[report.name], self._resumed = (report, self._resumed), None
             if len(self._early) > _MOST_UNKNOWN:
                 del self._early[next(iter(self._early))]
         elif report.kind is not ReportKind.FIRST:
             self._early.pop(report.name, None)
+
+    def _hold(self, report: Report, now: float) -> None:
+        """Count a request that waits at the door: it may never come to the engine."""
+        if self.objectives is not None and report.at <= now:
+            self._held[report.name] = f"{report.name.hex()} at the door", now
+            self._ledger.arrive(self._held[report.name][0], report.at, self.objectives)
+
+    def _end_held(self, name: bytes, now: float) -> None:
+        self._ledger.end(self._held.pop(name)[0], Ending.ABORTED, now, 0)
 
     def _take_first(self, request_id: str, at: float, now: float) -> None:
         lag = self._ledger.write_first(request_id, at, now)
@@ -119,9 +165,15 @@ class ClientTimes:
         if self._ledger.entry(request_id) is None:
             del self._names[report.name]
 
-    def _follow(self, request_id: str) -> None:
-        self._ledger.follow(request_id)
-        self._followed = True
+    def _begin(self, request_id: str, report: Report, now: float) -> None:
+        """A request of the engine came at that time; its answer may be watched."""
+        if 0.0 <= now - report.at <= LONGEST_WAIT_SECONDS:
+            self._ledger.date_back(request_id, report.at)
+            self._waited = now - report.at
+            self.reading.add(now, self._waited)
+        if report.kind is ReportKind.STARTED:
+            self._ledger.follow(request_id)
+            self._followed = True
 
     def _weigh(self) -> None:
         """The share of late verdicts that used the engine's times, the last ones counting most."""

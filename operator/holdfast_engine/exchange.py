@@ -22,9 +22,18 @@ class Exchange:
     """Follows the one request of a stream. An exchange with several (`n`, several prompts) follows none of them: its
     events do not tell cheaply which of them a token belongs to."""
 
-    def __init__(self, writer: WrittenWriter, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        writer: WrittenWriter,
+        clock: Callable[[], float],
+        arrived_at: float | None = None,
+        held: bytes | None = None,
+    ) -> None:
+        """A request that came at `arrived_at`, and waited at the door under the name `held` if it did."""
         self._writer = writer
         self._clock = clock
+        self._arrived_at = clock() if arrived_at is None else arrived_at
+        self._held = held
         self._name: bytes | None = None
         self._requests = 0
         self._waits = False
@@ -32,12 +41,16 @@ class Exchange:
     def start(self, request_id: str, streams: bool) -> None:
         """A request goes to the engine."""
         self._requests += 1
+        name, follows = name_of(request_id), streams and self._requests == 1
         if self._requests > 1:
             self.leave()
-        elif streams:
-            self._name = name_of(request_id)
+        if follows:
+            self._name = name
             self._waits = True
-            self._writer.write(ReportKind.STARTED, self._name, self._clock())
+        if self._held is not None:
+            self._writer.write(ReportKind.RESUMED, self._held, math.nan)
+            self._held = None
+        self._writer.write(ReportKind.STARTED if follows else ReportKind.ARRIVED, name, self._arrived_at)
 
     def is_awaited(self, message: Mapping[str, Any]) -> bool:
         """Whether the time at which this part of the answer is written matters."""
@@ -59,9 +72,10 @@ class Exchange:
 
     def leave(self) -> None:
         """Nothing more will be reported."""
-        if self._name is not None:
-            self._writer.write(ReportKind.GONE, self._name, math.nan)
-            self._name = None
+        for name in (self._name, self._held):
+            if name is not None:
+                self._writer.write(ReportKind.GONE, name, math.nan)
+        self._name = self._held = None
 
 
 def has_token(body: bytes) -> bool:

@@ -129,10 +129,10 @@ class FastLoop:
             return
         self._prompts.arrive(request.num_prompt_tokens)
         transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)
-        self.ledger.arrive(request.request_id, self._clock() - transit, self.limits.objectives)
+        now = self._clock()
+        self.client_times.arrive(request.request_id, now - transit, now, self.limits.objectives)
         # A further part of a session comes as a request of the same name: the first one stays.
         self._known.setdefault(request.request_id, request)
-        self.client_times.arrive(request.request_id)
 
     def look(self) -> bool:
         """Take new limits and reports of written answers, judge what is overdue; returns whether to publish.
@@ -155,7 +155,9 @@ class FastLoop:
         self.look()
         now = self._clock()
         if self.limits is not None and self._front_end.is_due(now):
-            self._front_end.adjust(now, self.client_times.lag.recent(now), self.limits.objectives.ttft_seconds)
+            times = self.client_times
+            lag_seconds = times.reading.recent(now) + times.lag.recent(now)
+            self._front_end.adjust(now, lag_seconds, self.limits.objectives.ttft_seconds)
         # Who would be late for its client is late: the front end and the steps in flight take their time as well.
         # `first_token_seconds` counts one step under way, too: without one to spare, any longer step makes it late.
         self.queue.advance(now + self._lag_seconds + self._ahead_seconds(len(self._pending)))
@@ -322,6 +324,7 @@ class FastLoop:
 
     def _take(self, limits: Limits) -> None:
         self.limits = limits
+        self.client_times.objectives = limits.objectives
         self.fit.take_prior(limits.prior)
         self._plan()
         self.step_limits = self._limits_for(0, self._clock())

@@ -95,6 +95,17 @@ class Ledger:
         heapq.heappush(self._due, (entry.deadline, self.arrived, entry))
         return entry
 
+    def date_back(self, request_id: str, arrived: float) -> None:
+        """An open request came earlier than was known."""
+        entry = self._open.get(request_id)
+        if entry is not None:
+            entry.arrived = min(entry.arrived, arrived)
+
+    def rename(self, request_id: str, name: str) -> None:
+        """Give an open request another name, unless that is taken."""
+        if request_id in self._open and name not in self._open:
+            self._open[name] = self._open.pop(request_id)
+
     def expire(self, now: float) -> None:
         """Judge what should have its first token by now and has none, and what was never written to its end."""
         due = self._due

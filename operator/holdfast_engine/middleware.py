@@ -11,21 +11,34 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
-from holdfast_engine.admission import GUARDED, PromptLengthEstimator, Transit, backlog_of, decide, sends_away, terms_of
+from holdfast_engine.admission import (
+    GUARDED,
+    PromptLengthEstimator,
+    Transit,
+    backlog_of,
+    decide,
+    is_behind,
+    sends_away,
+    terms_of,
+)
+from holdfast_engine.door import OPEN_SECONDS, Door
 from holdfast_engine.exchange import EXCHANGE, Exchange
 from holdfast_engine.frontend import Frontend, streams
 from holdfast_engine.request import WARM_UP_NAME
 from holdfast_engine.rules import Admission, RejectionReason
+from holdfast_engine.socketage import is_gone, waited_seconds
 from holdfast_engine.stats_fields import FIELDS, folder, written_path
 from holdfast_engine.statsfile import read_stats
-from holdfast_engine.written_file import WrittenWriter
+from holdfast_engine.written_file import ReportKind, WrittenWriter
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -53,7 +66,10 @@ class AdmissionMiddleware:
         self._sweeping: asyncio.Task[None] | None = None
         self._broken = False
         self._writer: WrittenWriter | None = None
+        self._held: deque[asyncio.Future[None]] = deque()
+        self._opening: asyncio.Task[None] | None = None
         try:
+            self._door = Door()
             self._records = Records(clock)
             if is_only_server():
                 self._writer = WrittenWriter(written_path())
@@ -67,9 +83,8 @@ class AdmissionMiddleware:
         if not self._broken:
             try:
                 guarded = is_guarded(scope)
-                refusal = self._refusal(scope) if guarded else None
-                if guarded and self._writer is not None:
-                    exchange = Exchange(self._writer, self._clock)
+                if guarded:
+                    refusal, exchange = await self._let_in(scope, receive)
             except Exception as error:
                 self._give_up(error)
         if guarded:
@@ -85,10 +100,58 @@ class AdmissionMiddleware:
         for message in refusal:
             await send(message)
 
-    def _refusal(self, scope: Message) -> list[Message] | None:
-        """The answer to who is turned away."""
-        found = self._admit(scope)
-        return None if found.refused is None else busy_answer(found.refused, found.retry_after_seconds)
+    async def _let_in(self, scope: Message, receive: Receive) -> tuple[list[Message] | None, Exchange | None]:
+        """The answer to who is turned away, else what follows its request; who is to wait at the door waits here."""
+        waited, now, held = waited_seconds(receive), self._clock(), None
+        found, writer = self._admit(scope, waited), self._writer
+        if found.waits and writer is not None:
+            held = await self._at_door(writer, receive, now - waited)
+            found = Admission() if held else Admission(RejectionReason.FULL, rules.RETRY_AFTER_SECONDS[0])
+        if found.refused is not None:
+            return busy_answer(found.refused, found.retry_after_seconds), None
+        return None, None if writer is None else Exchange(writer, self._clock, now - waited, held)
+
+    async def _at_door(self, writer: WrittenWriter, receive: Receive, arrived_at: float) -> bytes | None:
+        """Wait until there is room; returns the name of the wait, None where it was too long or the client has gone."""
+        loop, name = asyncio.get_running_loop(), os.urandom(16)
+        turn, goes_on = loop.create_future(), False
+        writer.write(ReportKind.HELD, name, arrived_at)
+        self._held.append(turn)
+        self._opening = self._opening or loop.create_task(self._open_door())
+        try:
+            await asyncio.wait_for(turn, max(0.0, min(self._longest_wait(), rules.LONGEST_WAIT_SECONDS)))
+            goes_on = not is_gone(receive)
+        except TimeoutError:
+            pass
+        finally:
+            if not goes_on:
+                writer.write(ReportKind.GONE, name, math.nan)
+        return name if goes_on else None
+
+    async def _open_door(self) -> None:
+        """Let those at the door go on, one by one."""
+        try:
+            while self._held and not self._broken:
+                await asyncio.sleep(OPEN_SECONDS)
+                if self._door.opens(self._clock(), self._is_overloaded):
+                    self._next_turn()
+        except Exception as error:
+            self._give_up(error)
+        self._opening = None
+
+    def _next_turn(self) -> None:
+        while self._held:
+            turn = self._held.popleft()
+            if not turn.done():
+                return turn.set_result(None)
+
+    def _is_overloaded(self) -> bool:
+        return any(map(sends_away, self._records.read()))
+
+    def _longest_wait(self) -> float:
+        """Infinite where no engine limits it."""
+        found = [each["limit_max_queued_seconds"] for each in self._records.read() if terms_of(each)]
+        return max(found, default=math.inf)
 
     def _leave(self, scope: Message, exchange: Exchange | None) -> None:
         """Who was let in has an answer, or hung up."""
@@ -107,14 +170,14 @@ class AdmissionMiddleware:
         except Exception as error:
             self._give_up(error)
 
-    def _admit(self, scope: Message) -> Admission:
+    def _admit(self, scope: Message, waited_seconds: float) -> Admission:
         frontend = Frontend(scope["app"].state.engine_client)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(frontend))
             frontend.follow(self._watched)
         engines = self._records.read()
         size, now = body_bytes(scope), self._clock()
-        answers = [self._ask(numbers, size, now) for numbers in engines]
+        answers = [self._ask(numbers, size, now, waited_seconds) for numbers in engines]
         refusals = [answer for answer in answers if not answer.admitted]
         # vLLM gives a request to the engine with the shortest queue.
         if refusals and len(refusals) == len(answers):
@@ -123,13 +186,17 @@ class AdmissionMiddleware:
                 frontend.count_refusal(best.refused)
             return best
         self._lengths.learn(size)
+        if [answer.waits for answer in answers] == [True]:  # several engines would each count who waits
+            return answers[0]
+        self._door.passed(any(is_behind(numbers, waited_seconds) for numbers in engines))
         if engines:
             self._transit.add(id(scope), now, self._lengths.tokens(size, engines[0]["mean_prompt_tokens"]))
         return Admission()
 
-    def _ask(self, numbers: Mapping[str, float], size: int, now: float) -> Admission:
+    def _ask(self, numbers: Mapping[str, float], size: int, now: float, waited_seconds: float) -> Admission:
         requests, tokens = self._transit.since(now, numbers["step_seconds"])
-        return decide(numbers, self._lengths.tokens(size, numbers["mean_prompt_tokens"]), requests, tokens)
+        expected = self._lengths.tokens(size, numbers["mean_prompt_tokens"])
+        return decide(numbers, expected, requests + len(self._held), tokens, waited_seconds)
 
     def _watched(self, add_request: Callable[..., Any]) -> Callable[..., Any]:
         """vLLM's own way to a new request, and then the note whose answer it is part of."""
@@ -185,14 +252,16 @@ class AdmissionMiddleware:
         try:
             while not self._broken:
                 await asyncio.sleep(_SWEEP_SECONDS)
-                allowed = [each["limit_max_queued_seconds"] for each in self._records.read() if terms_of(each)]
-                if allowed:
-                    await frontend.end_older_than(max(allowed))
+                longest = self._longest_wait()
+                if longest < math.inf:
+                    await frontend.end_older_than(longest)
         except Exception as error:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
+        while self._held:
+            self._next_turn()
         if self._writer is not None:
             # What is under way now is judged by the engine's times. The file may be what failed.
             with contextlib.suppress(Exception):

@@ -174,11 +174,15 @@ class RejectionReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which terms requests are taken; `most_queued` is infinite where any number may wait."""
+    """On which terms requests are taken; `most_queued` is infinite where any number may wait.
+
+    The API server is behind where a request waits longer than `behind_seconds` to be read.
+    """
 
     ttft_seconds: float
     overload: Overload
     most_queued: float = math.inf
+    behind_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +211,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a request is taken, and if not, why and after how many seconds it should come again."""
+    """Whether a request is taken, and if not, why and after how many seconds it should come again.
+
+    One that is taken and `waits` is read when the API server has nothing better to do.
+    """
 
     refused: RejectionReason | None = None
     retry_after_seconds: int = 0
+    waits: bool = False
 
     @property
     def admitted(self) -> bool:
@@ -218,19 +226,22 @@ class Admission:
         return self.refused is None
 
 
-def admission(terms: Terms, backlog: Backlog, prompt_tokens: float) -> Admission:
+def admission(terms: Terms, backlog: Backlog, prompt_tokens: float, waited_seconds: float = 0.0) -> Admission:
     """Take a request unless too many wait, or with `overload: Reject` its first token would be late behind others.
 
-    What could not be in time even alone is taken where nothing waits: it harms nobody there, and it can never do
-    better. Without a known rate nobody is refused for being late.
+    It has waited so long to be read. With `overload: Queue` a late one waits on where the API server is behind. What
+    could not be in time even alone is taken where nothing waits and the API server keeps up: it harms nobody there, and
+    it can never do better. Without a known rate nobody is refused for being late.
     """
-    refused = None
     if backlog.requests >= terms.most_queued:
-        refused = RejectionReason.FULL
-    elif terms.overload is Overload.REJECT and backlog.prompt_tokens > 0.0:
-        late = backlog.first_token_seconds(prompt_tokens) > terms.ttft_seconds
-        refused = RejectionReason.LATE if late else None
-    return Admission() if refused is None else Admission(refused, retry_after_seconds(terms, backlog, prompt_tokens))
+        return Admission(RejectionReason.FULL, retry_after_seconds(terms, backlog, prompt_tokens))
+    is_late = backlog.first_token_seconds(prompt_tokens) > terms.ttft_seconds - waited_seconds
+    is_behind = waited_seconds > terms.behind_seconds
+    if terms.overload is Overload.QUEUE:
+        return Admission(waits=is_late and is_behind)
+    if is_late and (is_behind or backlog.prompt_tokens > 0.0):
+        return Admission(RejectionReason.LATE, retry_after_seconds(terms, backlog, prompt_tokens))
+    return Admission()
 
 
 def retry_after_seconds(terms: Terms, backlog: Backlog, prompt_tokens: float) -> int:

@@ -34,13 +34,19 @@ class ReportKind(enum.IntEnum):
     """What became of an answer."""
 
     STARTED = 1
-    """The request goes to the engine, and its answer is watched."""
+    """The request goes to the engine, and its answer is watched; `at` is when it came to the API server's host."""
     FIRST = 2
     """The first token was written."""
     LAST = 3
     """The answer was written to its end."""
     GONE = 4
     """Nothing more will be reported: the client left, or several answers share a stream."""
+    ARRIVED = 5
+    """The request goes to the engine, and nobody watches its answer; `at` as above."""
+    HELD = 6
+    """A request that came at `at` waits at the door under a name of its own."""
+    RESUMED = 7
+    """It goes to the engine: the next ARRIVED or STARTED tells the name it has there."""
 
 
 class Report(NamedTuple):
@@ -96,6 +102,7 @@ class WrittenReader:
         self._file: FileIO | None = None
         self._known: tuple[int, int] | None = None
         self._read = 0
+        self._seen: bytes | None = None
         # What an earlier server left behind is old.
         self._look(skip=True)
 
@@ -110,8 +117,11 @@ class WrittenReader:
         return self._take()
 
     def _take(self) -> list[Report]:
-        self.is_open = False
-        header = self._header()
+        found = self._pread(_HEADER.size, 0)
+        if found == self._seen:
+            return []
+        self._seen, self.is_open = found, False
+        header = _parsed(found)
         if header is None:
             return []
         slots, count, is_open = header
@@ -124,22 +134,13 @@ class WrittenReader:
         turn = min(count, (first // slots + 1) * slots)
         return [*self._reports(first, turn, slots), *self._reports(turn, count, slots)]
 
-    def _header(self) -> tuple[int, int, bool] | None:
-        found = self._pread(_HEADER.size, 0)
-        if len(found) != _HEADER.size:
-            return None
-        magic, slots, count, is_open = _HEADER.unpack(found)
-        if magic != _MAGIC or not 0 < slots <= SLOTS:
-            return None
-        return slots, count, is_open == 1
-
     def _reports(self, first: int, end: int, slots: int) -> list[Report]:
         found, block = [], self._pread((end - first) * _REPORT_BYTES, _HEADER.size + first % slots * _REPORT_BYTES)
-        for number in range(first, first + len(block) // _REPORT_BYTES):
-            begin = (number - first) * _REPORT_BYTES
-            name, at, own_number, kind, checksum = _REPORT.unpack_from(block, begin)
-            known = own_number == number and kind in _KINDS
-            if known and zlib.crc32(block[begin : begin + _BODY.size]) == checksum:
+        whole = memoryview(block)[: len(block) // _REPORT_BYTES * _REPORT_BYTES]
+        for place, (name, at, number, kind, checksum) in enumerate(_REPORT.iter_unpack(whole)):
+            known = number == first + place and kind in _KINDS
+            begin = place * _REPORT_BYTES
+            if known and zlib.crc32(whole[begin : begin + _BODY.size]) == checksum:
                 found.append(Report(_KINDS[kind], name, at))
         return found
 
@@ -147,14 +148,14 @@ class WrittenReader:
         """Open the file that now has the name."""
         if self._file is not None:
             self._file.close()
-        self._file, self._known, self._read = None, None, 0
+        self._file, self._known, self._read, self._seen = None, None, 0, None
         try:
             self._file = FileIO(self._path)
             found = os.fstat(self._file.fileno())
         except OSError:
             return
         self._known = found.st_dev, found.st_ino
-        header = self._header()
+        header = _parsed(self._pread(_HEADER.size, 0))
         if skip and header is not None:
             self._read = header[1]
 
@@ -164,6 +165,16 @@ class WrittenReader:
             return b"" if self._file is None or not size else os.pread(self._file.fileno(), size, at)
         except OSError:
             return b""
+
+
+def _parsed(header: bytes) -> tuple[int, int, bool] | None:
+    """Slots, number of reports, and whether more will come; None for what is no header."""
+    if len(header) != _HEADER.size:
+        return None
+    magic, slots, count, is_open = _HEADER.unpack(header)
+    if magic != _MAGIC or not 0 < slots <= SLOTS:
+        return None
+    return slots, count, is_open == 1
 
 
 _KINDS = {int(kind): kind for kind in ReportKind}

@@ -79,20 +79,34 @@ def test_a_client_that_leaves_is_reported(stream: Stream) -> None:
     assert kinds == [ReportKind.STARTED, ReportKind.FIRST, ReportKind.GONE]
 
 
-def test_an_answer_that_comes_as_a_whole_is_not_followed(stream: Stream) -> None:
+def test_of_an_answer_that_comes_as_a_whole_only_the_arrival_is_reported(stream: Stream) -> None:
     stream.exchange.start("r", False)
     stream.send(1.0, b'{"choices":[]}', more=False)
     stream.exchange.leave()
-    assert stream.reports() == []
+    assert stream.reports() == [(ReportKind.ARRIVED, 0.0)]
 
 
 def test_of_several_requests_in_one_stream_none_is_followed(stream: Stream) -> None:
     stream.exchange.start("r", True)
-    stream.exchange.start("second", True)
-    stream.exchange.start("third", True)
+    stream.exchange.start("r", True)
+    stream.exchange.start("r", True)
     stream.send(1.0, TEXT)
     stream.send(2.0, b"", more=False)
-    assert [kind for kind, _ in stream.reports()] == [ReportKind.STARTED, ReportKind.GONE]
+    kinds = [kind for kind, _ in stream.reports()]
+    assert kinds == [ReportKind.STARTED, ReportKind.GONE, ReportKind.ARRIVED, ReportKind.ARRIVED]
+
+
+def test_a_request_that_waited_at_the_door_is_reported_as_the_one_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "answers.written"
+    writer, reader = WrittenWriter(path), WrittenReader(path)
+    exchange = Exchange(writer, lambda: 9.0, arrived_at=2.0, held=b"h" * 16)
+    exchange.start("r", True)
+    resumed, started = reader.poll(0.0)
+    assert (resumed.kind, resumed.name) == (ReportKind.RESUMED, b"h" * 16)
+    assert started == Report(ReportKind.STARTED, name_of("r"), 2.0)
+    Exchange(writer, lambda: 9.0, held=b"i" * 16).leave()
+    (gone,) = reader.poll(0.0)
+    assert (gone.kind, gone.name) == (ReportKind.GONE, b"i" * 16), "vLLM refused it"
 
 
 def test_an_exchange_without_a_request_reports_nothing(stream: Stream) -> None:

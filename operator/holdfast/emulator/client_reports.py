@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 
 from holdfast_engine.written_file import Report, ReportKind, name_of
 
@@ -20,6 +21,10 @@ class ClientReports:
     def add(self, kind: ReportKind, request_id: str, at: float) -> None:
         """Report at that time."""
         heapq.heappush(self._due, (at, next(self._numbers), Report(kind, name_of(request_id), at)))
+
+    def tell(self, kind: ReportKind, request_id: str, at: float) -> None:
+        """Report now of that time."""
+        heapq.heappush(self._due, (-math.inf, next(self._numbers), Report(kind, name_of(request_id), at)))
 
     def poll(self, now: float) -> list[Report]:
         """The reports since the last call."""

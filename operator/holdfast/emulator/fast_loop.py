@@ -6,7 +6,7 @@ Nothing of holdfast_engine is copied here; `FastLoopScheduler` is to `Scheduler`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from holdfast.emulator.client_reports import ClientReports
 from holdfast.enginemodel.scheduler import (
+    AtDoor,
     Refusal,
     RejectReason,
     Scheduler,
@@ -25,8 +26,9 @@ from holdfast.enginemodel.scheduler import (
 )
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
-from holdfast_engine.admission import backlog_of, decide, sends_away, terms_of
+from holdfast_engine.admission import backlog_of, decide, is_behind, sends_away, terms_of
 from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
+from holdfast_engine.door import Door
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.metrics import EngineCollector, Identity
@@ -62,14 +64,33 @@ class FastLoopScheduler(Scheduler):
         self.loop = FastLoop(start, files, clock, clock, reports)
         self._reports = reports
         self._clock = clock
+        self._door = Door()
         self.loop.look()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)
         self._outputs: dict[StepPlan, _Output] = {}
 
-    def refuse(self, prompt_tokens: int) -> Refusal | None:
+    def at_door(self, sequence: Request, waited_seconds: float, coming: Collection[Request]) -> AtDoor:
+        """Whether a request that waited so long to be read is let in, as by the middleware; refusals are counted."""
+        tokens, numbers = sum(each.prompt_tokens for each in coming), self.numbers()
+        found = decide(numbers, sequence.prompt_tokens, len(coming), tokens, waited_seconds)
+        if found.refused is not None:
+            self.rejected += 1
+            return AtDoor.REFUSED
+        if found.waits and self._reports is not None:
+            sequence.request_id, sequence.held = f"held {next(self._names)}", True
+            self._reports.tell(ReportKind.HELD, sequence.request_id, self._clock() - waited_seconds)
+            return AtDoor.WAITS
+        self._door.passed(is_behind(numbers, waited_seconds))
+        return AtDoor.ENTERS
+
+    def opens_door(self, now: float) -> bool:
+        """Whether a request that waits at the door goes on."""
+        return self._door.opens(now, self.sends_away)
+
+    def refuse(self, prompt_tokens: int, past_door: bool = False) -> Refusal | None:
         """Why a request of this length that comes now is turned away, counted; None lets it in."""
-        found = self._refused_by_cap() or self._refused_at_door(prompt_tokens)
+        found = self._refused_by_cap() or (None if past_door else self._refused_at_door(prompt_tokens))
         self.rejected += found is not None
         return found
 
@@ -135,8 +156,12 @@ class FastLoopScheduler(Scheduler):
         return None if found.refused is None else Refusal(_REASONS[found.refused], found.retry_after_seconds)
 
     def _enqueue(self, sequence: Request) -> None:
+        if sequence.held and self._reports is not None:
+            self._reports.tell(ReportKind.RESUMED, sequence.request_id, self._clock())
         sequence.request_id = str(next(self._names))
-        self._report(ReportKind.STARTED, sequence, self._clock())
+        came_at = sequence.arrived_at if sequence.sent_at is None else sequence.sent_at
+        if self._reports is not None:
+            self._reports.tell(ReportKind.STARTED, sequence.request_id, came_at)
         self.loop.arrive(sequence)
         super()._enqueue(sequence)
 

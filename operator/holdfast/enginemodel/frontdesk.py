@@ -24,6 +24,10 @@ class FrontDesk:
         self.free_at = begun_at + (front_end.request_seconds + front_end.prompt_seconds * prompt_tokens)
         return begun_at, self.free_at + front_end.transit_seconds
 
+    def turn_away(self, now: float) -> None:
+        """Answer a request without reading it."""
+        self.free_at = max(now, self.free_at) + self.front_end.door_seconds
+
     def write(self, emitted: Iterable[Sequence], now: float) -> None:
         """Write the tokens of a step that ends now, one sequence after the other, and say when clients see them."""
         front_end, begun_at, count = self.front_end, max(now, self.free_at), 0

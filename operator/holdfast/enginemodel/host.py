@@ -103,8 +103,9 @@ class FrontEnd:
     """What the API server needs, in seconds: one thread reads requests and writes tokens, first come, first served.
 
     It reads a request in `request_seconds` and `prompt_seconds` per prompt token, and the engine has it
-    `transit_seconds` later. It writes each token of a step in `token_seconds`, and the client has it `reply_seconds`
-    later. All zeros is a client at the engine itself, which sees what vLLM's own metrics count.
+    `transit_seconds` later. It turns a request away in `door_seconds`. It writes each token of a step in
+    `token_seconds`, and the client has it `reply_seconds` later. All zeros is a client at the engine itself, which sees
+    what vLLM's own metrics count.
     """
 
     request_seconds: float = 0.0
@@ -112,6 +113,7 @@ class FrontEnd:
     token_seconds: float = 0.0
     transit_seconds: float = 0.0
     reply_seconds: float = 0.0
+    door_seconds: float = 0.0
 
     def slower(self, factor: float) -> FrontEnd:
         """One that needs so many times as long for everything."""
@@ -123,6 +125,9 @@ NO_FRONT_END = FrontEnd()
 USUAL_FRONT_END = FrontEnd(1.8e-3, 0.5e-6, 70e-6, 1.1e-3, 1.2e-3)
 """One API server of vLLM 0.32 with streaming clients on the same host: processor seconds that the process used per
 token and per request, and what a lone request waits beyond them. Source: `benchmarks/twin_h200.py`."""
+
+BUSY_FRONT_END = FrontEnd(6.3e-3, 0.5e-6, 79e-6, 1.1e-3, 1.2e-3, 2.3e-3)
+"""The same beside an H100, with a connection per request: `python benchmarks/h100_cells.py` fits the three costs."""
 
 
 @dataclass(frozen=True, slots=True)

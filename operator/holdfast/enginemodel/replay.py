@@ -11,7 +11,7 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.enginetimer import host_of, within
 from holdfast.enginemodel.frontdesk import FrontDesk
 from holdfast.enginemodel.pipeline import Pipeline
-from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits, Sequence
+from holdfast.enginemodel.scheduler import AtDoor, Scheduler, SchedulerLimits, Sequence
 from holdfast.enginemodel.steplaw import StepTimer
 
 
@@ -64,23 +64,29 @@ def replay_on(
 ) -> list[ReplayedRequest]:
     """Every request's outcome as its client saw it, in order of arrival. A step takes in whoever came before it began.
 
-    Whether a request is admitted is decided when the API server has read it, as in vLLM: prompts that the step under
-    way computes still count as queued.
+    The API server writes the tokens of a step before it reads the next request. Whether a request is admitted is
+    decided when it has been read, as in vLLM: prompts that the step under way computes still count as queued. The fast
+    loop decides before that.
     """
     queue = deque(sorted(arrivals, key=lambda arrival: arrival.at))
     served: list[tuple[Arrival, Sequence]] = []
     entering: deque[tuple[float, Sequence]] = deque()
+    held: deque[Sequence] = deque()
     limits = scheduler.limits
     timer = within(timer, limits.max_num_seqs, limits.max_num_batched_tokens)
     pipeline, desk = Pipeline(timer), FrontDesk(host_of(timer).front_end)
-    while queue or entering or pipeline.due < math.inf:
+    while queue or entering or held or pipeline.due < math.inf:
         enters_at = entering[0][0] if entering else math.inf
-        if queue and queue[0].at <= min(enters_at, pipeline.due):
-            arrival = queue.popleft()
-            read_at, enters_at = desk.read(arrival.at, arrival.prompt_tokens)
-            sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, read_at, arrival.cached_tokens)
+        read_at = max(queue[0].at, desk.free_at) if queue else math.inf
+        if held and (min(read_at, enters_at, pipeline.due) == math.inf or scheduler.opens_door(clock.now)):
+            sequence = held.popleft()
+            entering.append((desk.read(clock.now, sequence.prompt_tokens)[1], sequence))
+        elif read_at <= min(enters_at, pipeline.due):
+            clock.now, arrival = max(clock.now, read_at), queue.popleft()
+            sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, clock.now, arrival.cached_tokens)
+            sequence.sent_at = arrival.at
             served.append((arrival, sequence))
-            entering.append((enters_at, sequence))
+            _look_at(scheduler, desk, sequence, clock.now, entering, held)
         elif enters_at <= pipeline.due:
             clock.now = max(clock.now, enters_at)
             if _enters(scheduler, entering.popleft()[1]):
@@ -97,9 +103,28 @@ def replay_on(
     return [_outcome(arrival, sequence) for arrival, sequence in served]
 
 
+def _look_at(
+    scheduler: Scheduler,
+    desk: FrontDesk,
+    sequence: Sequence,
+    now: float,
+    entering: deque[tuple[float, Sequence]],
+    held: deque[Sequence],
+) -> None:
+    """Read a request, unless it is turned away or waits at the door."""
+    waited_seconds = now - (now if sequence.sent_at is None else sequence.sent_at)
+    found = scheduler.at_door(sequence, waited_seconds, [each for _, each in entering])
+    if found is AtDoor.ENTERS:
+        entering.append((desk.read(now, sequence.prompt_tokens)[1], sequence))
+        return
+    desk.turn_away(now)
+    if found is AtDoor.WAITS:
+        held.append(sequence)
+
+
 def _enters(scheduler: Scheduler, sequence: Sequence) -> bool:
     """Queue a request; False where an admission cap or the size of the KV cache refuses it."""
-    if scheduler.refuse(sequence.prompt_tokens) is not None or not scheduler.fits(
+    if scheduler.refuse(sequence.prompt_tokens, past_door=True) is not None or not scheduler.fits(
         sequence.prompt_tokens, sequence.output_tokens
     ):
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,14 @@ class SequenceStatus(enum.Enum):
     FINISHED_ABORTED = "aborted"
 
 
+class AtDoor(enum.Enum):
+    """What becomes of a request before the API server reads it."""
+
+    ENTERS = "enters"
+    WAITS = "waits"
+    REFUSED = "refused"
+
+
 _ALIVE = (SequenceStatus.WAITING, SequenceStatus.RUNNING)
 
 
@@ -64,9 +72,9 @@ class Sequence:
     """One request inside the engine; times in seconds, the rest in tokens and blocks.
 
     `cached_tokens` of the prompt are found in the prefix cache at the first admission. `in_flight` tokens come from
-    steps that are planned and not complete. The engine has a token at `..._token_at`, its client at `..._seen_at`. A
-    prompt plus answer that exceeds the KV cache is refused by `Scheduler.add`. Properties have the names of vLLM's
-    Request.
+    steps that are planned and not complete. It came to the API server at `sent_at`, which read it at `arrived_at`. The
+    engine has a token at `..._token_at`, its client at `..._seen_at`. A prompt plus answer that exceeds the KV cache is
+    refused by `Scheduler.add`. Properties have the names of vLLM's Request.
     """
 
     prompt_tokens: int
@@ -85,6 +93,8 @@ class Sequence:
     first_seen_at: float | None = None
     last_seen_at: float | None = None
     request_id: str = ""
+    sent_at: float | None = None
+    held: bool = False
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -212,7 +222,15 @@ class Scheduler:
             return RejectReason.TOKENS
         return None
 
-    def refuse(self, prompt_tokens: int) -> Refusal | None:
+    def at_door(self, sequence: Sequence, waited_seconds: float, coming: Collection[Sequence]) -> AtDoor:
+        """What becomes of a request before it is read; vLLM reads all. `coming` have been read and are not here yet."""
+        return AtDoor.ENTERS
+
+    def opens_door(self, now: float) -> bool:
+        """Whether a request that waits at the door goes on."""
+        return True
+
+    def refuse(self, prompt_tokens: int, past_door: bool = False) -> Refusal | None:
         """Why a request of this length that comes now is turned away; None lets it in."""
         reason = self.rejection()
         return None if reason is None else Refusal(reason)
