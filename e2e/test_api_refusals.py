@@ -1,5 +1,6 @@
 """The real API server refuses bad objects with a message that names field and remedy, and takes good ones."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,36 @@ def test_a_partly_given_part_gets_the_rest_of_its_defaults(api: Kubectl) -> None
     assert dry_run(api, changed({"scaling": {"max": 3}}))["spec"]["scaling"] == {"min": 1, "max": 3, "minOnDemand": 0}
 
 
-def test_free_form_parts_are_stored_as_they_are(api: Kubectl) -> None:
+PATH = "/apis/holdfast.dev/v1alpha1/namespaces/default"
+DEEP: dict[str, tuple[str, dict[str, Any]]] = {
+    "template": ("llmservices", changed({"template": {"spec": {"q": "DEEP"}}})),
+    "accelerator": ("llmservices", changed({"accelerators": [{"name": "h100", "template": {"q": "DEEP"}}]})),
+    "tolerations": ("llmservices", changed({"accelerators": [{"name": "h100", "tolerations": [{"q": "DEEP"}]}]})),
+    "resources": ("llmservices", changed({"engine": {"resources": {"q": "DEEP"}}})),
+    "environment": ("llmservices", changed({"engine": {"env": [{"name": "A", "valueFrom": {"q": "DEEP"}}]}})),
+    "benchmark": ("llmbenchmarks", benchmark_refusals.benchmark({"resources": {"q": "DEEP"}})),
+}
+
+
+@pytest.mark.parametrize("levels", [20, 200, 9_980])
+@pytest.mark.parametrize("part", DEEP)
+def test_no_part_stores_an_object_of_any_depth(api: Kubectl, part: str, levels: int) -> None:
+    plural, body = DEEP[part]
+    text = json.dumps(body).replace('"DEEP"', '{"q": ' * levels + "1" + "}" * levels)
+    path = f"{PATH}/{plural}?dryRun=All&fieldValidation="
+    with pytest.raises(KubectlError, match="unknown field"):
+        api.run("create", "--raw", f"{path}Strict", "-f", "-", stdin=text)
+    stored = json.loads(api.run("create", "--raw", f"{path}Ignore", "-f", "-", stdin=text))
+    assert '"q"' not in json.dumps(stored)
+
+
+def test_nulls_that_remove_what_the_operator_renders_are_stored(api: Kubectl) -> None:
+    ids = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    template = {"spec": {"securityContext": ids, "topologySpreadConstraints": None}}
+    assert dry_run(api, changed({"template": template}))["spec"]["template"] == template
+
+
+def test_parts_of_pods_are_stored_as_they_are(api: Kubectl) -> None:
     template = {"spec": {"priorityClassName": "high", "containers": [{"name": "vllm", "workingDir": "/data"}]}}
     environment = [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     spec = dry_run(api, changed({"template": template, "engine": {"env": environment}}))["spec"]

@@ -532,6 +532,20 @@ _TEMPLATE = (
         "spec.template.spec.restartPolicy",
         "replicas always restart",
     ),
+    Refusal(
+        "volumes that are no list",
+        {"template": {"spec": {"volumes": {"name": "data"}}}},
+        "spec.template.spec.volumes",
+        "begin each item with a dash",
+        "unknown field",
+    ),
+    Refusal(
+        "a quantity that is a fraction",
+        {"engine": {"resources": {"limits": {"cpu": 0.5}}}},
+        "spec.engine.resources.limits.cpu",
+        "put other numbers in quotes",
+        "must be of type integer",
+    ),
     Refusal("a node", {"template": {"spec": {"nodeName": "gpu-7"}}}, "spec.template.spec.nodeName", "nodeSelector"),
     Refusal(
         "a priority class of the system",
@@ -569,6 +583,8 @@ _UNKNOWN = tuple(
     for path, spec in (
         ("spec.slo.tftt", {"slo": {"tftt": "1s"}}),
         ("spec.adopt", {"adopt": {"deployment": "old"}}),
+        ("spec.template.spec.tolerationz", {"template": {"spec": {"tolerationz": []}}}),
+        ("spec.engine.resources.limit", {"engine": {"resources": {"limit": {}}}}),
     )
 )
 

@@ -142,9 +142,7 @@ def test_every_declared_field_arrives() -> None:
             [Toleration("gpu", "Exists"), Toleration("team", "Equal", "a", "NoSchedule"), Toleration("", "Exists")],
         ),
         ({"spec": {"tolerations": None}}, None, []),
-        ({"spec": None}, {"spec": "odd"}, [Toleration("gpu", "Exists")]),
-        ({"spec": {"tolerations": "odd"}}, None, []),
-        ({"spec": {"tolerations": ["odd", {"key": 5}]}}, None, [Toleration("gpu", "Exists"), Toleration("5")]),
+        ({"spec": None}, {"spec": {}}, [Toleration("gpu", "Exists")]),
     ],
 )
 def test_tolerations_are_those_that_the_pods_will_have(template: Any, own: Any, found: list[Toleration]) -> None:

@@ -1,14 +1,14 @@
-"""The kinds of values an LLMService is made of: bounded strings, durations, names, free-form Kubernetes parts."""
+"""The kinds of values an LLMService is made of: bounded strings, durations, names, parts of pods."""
 
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
+from holdfast.api.pod_schema import Shaped, schema_of
 from holdfast.api.quantities import DURATION_REMEDY, PERCENT_PATTERN, parse_duration_seconds, parse_percent
 from holdfast.api.rules import Checked, Rule, cel_seconds, is_duration
 
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _RESOURCE_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -155,18 +155,24 @@ def map_keyed_by(key: str) -> dict[str, Any]:
 
 
 FreeForm = dict[str, Any]
-_OPEN: dict[str, Any] = {"type": "object", PRESERVE: True}
+_VARIABLE = schema_of("EnvVar")
 _NAMED = Rule(
     "has(self.name) && self.name.size() > 0",
     "name is required: set the name of the variable",
     lambda item: bool(item.get("name")),
 )
 
-Resources = Annotated[FreeForm, WithJsonSchema(_OPEN)]
-Toleration = Annotated[FreeForm, WithJsonSchema(_OPEN)]
+Resources = Annotated[FreeForm, Shaped(schema_of("ResourceRequirements"))]
+Toleration = Annotated[FreeForm, Shaped(schema_of("Toleration"))]
 EnvironmentVariable = Annotated[
     FreeForm,
-    WithJsonSchema({**_OPEN, "properties": {"name": {"type": "string", "maxLength": 253}}, "required": ["name"]}),
+    Shaped(
+        {
+            **_VARIABLE,
+            "properties": {**_VARIABLE["properties"], "name": {"type": "string", "maxLength": 253}},
+            "required": ["name"],
+        }
+    ),
     Checked(_NAMED),
 ]
 Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32)]

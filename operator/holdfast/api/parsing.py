@@ -5,11 +5,18 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from holdfast.api.pod_schema import UNKNOWN_FIELD
 from holdfast.api.rules import ApiModel, BrokenRule
 
 Parsed = TypeVar("Parsed", bound=ApiModel)
 
-_REMEDIES = {"missing": "is required: add it", "extra_forbidden": "unknown field: remove it or check its spelling"}
+_REMEDIES = {"missing": "is required: add it", "extra_forbidden": UNKNOWN_FIELD}
+_MOST_LEVELS = 64
+_SHOWN_LEVELS = 8
+
+
+class _TooDeep(ValueError):
+    """The path of a value that is nested too deeply."""
 
 
 class InvalidObject(ValueError):
@@ -22,8 +29,10 @@ def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidOb
         return model.model_validate(_plain(body))
     except pydantic.ValidationError as error:
         raise invalid("; ".join(sorted(problems(error)))) from None
-    except RecursionError:
-        raise invalid("a YAML alias contains itself, or the object is nested too deeply: remove aliases") from None
+    except _TooDeep as error:
+        raise invalid(
+            f"{error}: has more than {_MOST_LEVELS} levels: remove what is below it, or the YAML alias that contains it"
+        ) from None
 
 
 def problems(error: pydantic.ValidationError) -> list[str]:
@@ -31,11 +40,15 @@ def problems(error: pydantic.ValidationError) -> list[str]:
     return [_problem(each) for each in _faults(error.errors())]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, path: tuple[object, ...] = ()) -> Any:
     """Plain dicts and lists: watch events arrive as read-only mapping views."""
+    if len(path) > _MOST_LEVELS:
+        raise _TooDeep(".".join(map(str, path[:_SHOWN_LEVELS])))
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, (*path, index)) for index, item in enumerate(value)]
+    return value
 
 
 def _faults(errors: Sequence[Any]) -> list[Any]:

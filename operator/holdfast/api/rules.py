@@ -34,16 +34,16 @@ class Rule:
 class BrokenRule(ValueError):
     """A value that breaks a rule; `field` is the path below the value."""
 
-    def __init__(self, rule: Rule) -> None:
-        super().__init__(rule.message)
-        self.field = rule.field
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 def require(value: Any, rules: tuple[Rule, ...]) -> None:
     """Raise BrokenRule for the first rule that the value breaks."""
     for rule in rules:
         if not rule.holds(value):
-            raise BrokenRule(rule)
+            raise BrokenRule(rule.message, rule.field)
 
 
 class Checked:

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
-from pydantic import WithJsonSchema
-
+from holdfast.api.pod_schema import Shaped, schema_of
 from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings, needs, removals
-from holdfast.api.rules import Checked, Rule
+from holdfast.api.rules import Checked, JsonSchema, Rule
 
 LABEL_PREFIX = "holdfast.dev/"
 OWNED_POD_FIELDS = {
@@ -96,48 +95,37 @@ OWNERSHIP_RULES: tuple[Rule, ...] = (
     *(_container_field(field, remedy) for field, remedy in OWNED_CONTAINER_FIELDS.items()),
 )
 
-_OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _TEXTS: dict[str, Any] = {
     "type": "object",
     "maxProperties": 64,
     "additionalProperties": {"type": "string", "maxLength": 4096},
 }
 _STRINGS: dict[str, Any] = {"type": "array", "maxItems": 256, "items": {"type": "string", "maxLength": 16384}}
-_OBJECTS: dict[str, Any] = {"type": "array", "maxItems": 64, "items": _OPEN}
-# Only what the rules look at has a type; everything else of a pod template passes through as it is.
-_CONTAINER: dict[str, Any] = {
-    **_OPEN,
-    "required": ["name"],
-    "properties": {
-        "name": {"type": "string", "maxLength": 63},
-        "image": {"type": "string", "maxLength": 512},
-        "command": _STRINGS,
-        "args": _STRINGS,
-        "ports": _OBJECTS,
-        **{field: _OPEN for field in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")},
-    },
-}
-_SCHEMA: dict[str, Any] = {
-    **_OPEN,
-    "properties": {
-        "metadata": {**_OPEN, "properties": {"labels": _TEXTS, "annotations": _TEXTS}},
-        "spec": {
-            **_OPEN,
-            "properties": {
-                "terminationGracePeriodSeconds": {"type": "integer"},
-                "restartPolicy": {"type": "string", "maxLength": 16},
-                "nodeName": {"type": "string", "maxLength": 253},
-                "priorityClassName": {"type": "string", "maxLength": 253},
-                "containers": {
-                    "type": "array",
-                    "maxItems": 16,
-                    "items": _CONTAINER,
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
-                },
-            },
-        },
-    },
-}
+_SHORT: dict[str, Any] = {"type": "string", "maxLength": 253}
 
-PodTemplate = Annotated[dict[str, Any], WithJsonSchema(_SCHEMA), Checked(*OWNERSHIP_RULES)]
+
+def _with(schema: JsonSchema, **properties: JsonSchema) -> JsonSchema:
+    return {**schema, "properties": {**schema["properties"], **properties}}
+
+
+def _template_schema() -> JsonSchema:
+    """The types of a pod; what rules look at has bounds, so that they have a bounded cost."""
+    container, pod = schema_of("Container"), schema_of("PodSpec")
+    bounded = {"name": {"type": "string", "maxLength": 63}, "image": {"type": "string", "maxLength": 512}}
+    ports = {"maxItems": 64, **container["properties"]["ports"]}
+    engine = _with(container, **bounded, command=_STRINGS, args=_STRINGS, ports=ports)
+    containers = {
+        "type": "array",
+        "maxItems": 16,
+        "items": {**engine, "required": ["name"]},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    names = {field: _SHORT for field in ("restartPolicy", "nodeName", "priorityClassName")}
+    grace = {"terminationGracePeriodSeconds": {"type": "integer"}}
+    metadata = {"labels": _TEXTS, "annotations": _TEXTS, "creationTimestamp": {"type": "string"}}
+    spec = _with(pod, containers=containers, **names, **grace)
+    return {"type": "object", "properties": {"metadata": {"type": "object", "properties": metadata}, "spec": spec}}
+
+
+PodTemplate = Annotated[dict[str, Any], Shaped(_template_schema()), Checked(*OWNERSHIP_RULES)]

@@ -65,7 +65,10 @@ class Invalid:
     @classmethod
     def oversized(cls, key: ServiceKey, body: Mapping[str, Any]) -> Self | None:
         """A service whose spec is too large (it would use ten times its size in the operator's memory); else None."""
-        length = len(json.dumps(body.get("spec"), default=dict))
+        try:
+            length = len(json.dumps(body.get("spec"), default=dict))
+        except RecursionError:
+            return None  # parsing names the field
         if length <= _MOST_SPEC_CHARACTERS:
             return None
         message = (
@@ -249,8 +252,6 @@ class ClusterView:
             service = LLMService.parse(body)
         except InvalidLLMService as error:
             return {key: Invalid.of(key, body, str(error))}
-        except RecursionError:
-            return {key: Invalid.of(key, body, "the spec is nested too deeply; check the templates")}
         refused = refused_privileges(service.spec, self._allowed)
         if refused:
             message = "; ".join(refused)

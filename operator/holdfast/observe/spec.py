@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -94,14 +94,12 @@ def _tolerations(accelerator: llmservice.Accelerator, template: PodTemplate | No
     """The tolerations of its pods that Kubernetes would accept."""
     pods: dict[str, Any] = {"tolerations": accelerator.tolerations}
     for overlay in (template, accelerator.template):
-        given = (overlay or {}).get("spec")
-        if isinstance(given, Mapping) and "tolerations" in given:
+        given = (overlay or {}).get("spec") or {}
+        if "tolerations" in given:
             pods = strategic_merge(pods, {"tolerations": given["tolerations"]})
-    found = pods.get("tolerations")
-    for each in found if isinstance(found, list | tuple) else ():
-        if isinstance(each, Mapping):
-            said = {name: str(each.get(name) or "") for name in ("key", "value", "effect")}
-            yield Toleration(**said, operator=str(each.get("operator") or "Equal"))
+    for each in pods.get("tolerations", ()):
+        said = {name: each.get(name) or "" for name in ("key", "value", "effect")}
+        yield Toleration(**said, operator=each.get("operator") or "Equal")
 
 
 def _batching(batching: llmservice.Batching) -> BatchingLimits:
