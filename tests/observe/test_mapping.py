@@ -565,3 +565,34 @@ def test_of_long_last_words_the_end_is_kept() -> None:
     assert detail.startswith("…")
     assert detail.endswith("No module named 'tokenizers'")
     assert len(detail) < 700
+
+
+LONG_RUN = {"startedAt": "2026-11-21T04:00:10Z", "finishedAt": "2026-11-21T04:25:00Z", "exitCode": 1, "reason": "Error"}
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 137])
+def test_an_engine_that_ends_after_any_time_again_and_again_fails(exit_code: int) -> None:
+    ends = LONG_RUN | {"exitCode": exit_code}
+    again = [{"name": "vllm", "state": {"running": {}}, "lastState": {"terminated": ends}, "restartCount": 2}]
+    never = [condition("PodScheduled", "True"), condition("Ready", "False", at=CREATED)]
+    replica = mapping.replica_from_pod(pod(conditions=never, containerStatuses=again))
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, "CrashLoopBackOff")
+    once = [again[0] | {"restartCount": 1}]
+    assert mapping.replica_from_pod(pod(conditions=never, containerStatuses=once)).phase is ReplicaPhase.STARTING
+    served = [condition("PodScheduled", "True"), condition("Ready", "False", at="2026-11-21T04:25:00Z")]
+    assert mapping.replica_from_pod(pod(conditions=served, containerStatuses=again)).phase is ReplicaPhase.STARTING
+
+
+def test_another_container_may_end_without_an_error_as_often_as_it_likes() -> None:
+    ends = LONG_RUN | {"exitCode": 0}
+    shipper = {"name": "logs", "state": {"running": {}}, "lastState": {"terminated": ends}, "restartCount": 9}
+    never = [condition("PodScheduled", "True"), condition("Ready", "False", at=CREATED)]
+    replica = mapping.replica_from_pod(pod(conditions=never, containerStatuses=[shipper]))
+    assert replica.phase is ReplicaPhase.STARTING
+
+
+def test_an_init_container_that_is_done_does_not_fail_however_often_it_was_restarted() -> None:
+    done = {"name": "init", "state": {"terminated": LONG_RUN | {"exitCode": 0}}, "restartCount": 3}
+    never = [condition("PodScheduled", "True"), condition("Ready", "False", at=CREATED)]
+    replica = mapping.replica_from_pod(pod(conditions=never, initContainerStatuses=[done]))
+    assert replica.phase is ReplicaPhase.STARTING

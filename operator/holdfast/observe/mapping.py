@@ -91,11 +91,20 @@ def epoch(text: str | None) -> float | None:
 def is_replica(pod: Object) -> bool:
     """Whether a pod is a replica. A ReplicaSet must own it, because anybody can write our labels.
 
-    An evicted pod does not count: it remains as a record while a new pod replaces it.
+    A pod that has ended does not count: it remains as a record while a new pod replaces it (`observe.ended`).
     """
+    return is_of_replica_set(pod) and not has_ended(pod)
+
+
+def is_of_replica_set(pod: Object) -> bool:
+    """Whether a ReplicaSet controls the pod."""
     owners = pod["metadata"].get("ownerReferences") or ()
-    made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
-    return made and pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
+    return any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether none of its containers will run again."""
+    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
 
 
 def replica_from_pod(pod: Object) -> Replica:
@@ -149,17 +158,17 @@ def _phase(
     """Return phase, reason and message; `gated` pods have readiness gates of other controllers."""
     if meta.get("deletionTimestamp"):
         return ReplicaPhase.DRAINING, "", ""
-    if _is(conditions, "Ready"):
+    if is_true(conditions, "Ready"):
         return ReplicaPhase.READY, "", ""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         if (matched := _told(str(scheduled.get("message", "")))) is not None:
             return ReplicaPhase.FAILING, *matched
         return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
-    if conditions.get("Ready", {}).get("status") == "False" and _is(conditions, "ContainersReady") and not gated:
+    if conditions.get("Ready", {}).get("status") == "False" and is_true(conditions, "ContainersReady") and not gated:
         # Only the control plane sets this on a pod whose kubelet last reported the opposite.
         return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not respond; see kubectl get nodes"
-    failure = next(filter(None, map(_failure, _containers(status))), None)
+    failure = next(filter(None, (_failure(container, conditions) for container in _containers(status))), None)
     if failure is None:
         return ReplicaPhase.STARTING, "", ""
     return ReplicaPhase.FAILING, *(_told(failure[1]) or failure)
@@ -180,11 +189,14 @@ def _told(words: str) -> tuple[str, str] | None:
 
 
 def _containers(status: Object) -> Iterator[Object]:
-    yield from status.get("initContainerStatuses", ())
+    """All containers but the init containers that are done."""
+    for each in status.get("initContainerStatuses", ()):
+        if (each.get("state", {}).get("terminated") or {}).get("exitCode") != 0:
+            yield each
     yield from status.get("containerStatuses", ())
 
 
-def _failure(container: Object) -> tuple[str, str] | None:
+def _failure(container: Object, conditions: Mapping[str, Object]) -> tuple[str, str] | None:
     """Return reason and last message of a container that will not start.
 
     Between two back-offs of a crash loop the container runs for a while: it is still the same crash loop. A single
@@ -194,10 +206,18 @@ def _failure(container: Object) -> tuple[str, str] | None:
     ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
     if waiting.get("reason") in _HOPELESS:
         return waiting["reason"], last_words(ended, waiting)
-    if not (ended.get("exitCode") and _was_short(ended)):
+    crashed, is_engine = bool(ended.get("exitCode")), container.get("name") == CONTAINER
+    in_vain = was_ready(conditions, ended) is False or (crashed and _was_short(ended))
+    if not in_vain or not (crashed or is_engine):  # other containers may end as they like
         return None
     words = last_words(ended, waiting)
     return ("CrashLoopBackOff", words) if container.get("restartCount", 0) >= _CRASHES or _told(words) else None
+
+
+def was_ready(conditions: Mapping[str, Object], ended: Object) -> bool | None:
+    """Whether the pod was ready after an ended run of a container began; None if its status does not say."""
+    started, unready = epoch(ended.get("startedAt")), _since(conditions, "Ready", "False")
+    return None if started is None or unready is None else unready > started
 
 
 def _was_short(ended: Object) -> bool:
@@ -216,7 +236,7 @@ def last_words(ended: Object, waiting: Object) -> str:
     return f"{said} (last exit: {ended.get('reason', 'Error')}, code {ended['exitCode']})".strip()
 
 
-def _is(conditions: Mapping[str, Object], name: str) -> bool:
+def is_true(conditions: Mapping[str, Object], name: str) -> bool:
     return bool(conditions.get(name, {}).get("status") == "True")
 
 
@@ -321,7 +341,7 @@ def _is_closed_by(taint: Object) -> bool:
 
 
 def _node_ready(node: Object) -> bool:
-    return _is({item["type"]: item for item in node.get("status", {}).get("conditions", ())}, "Ready")
+    return is_true({item["type"]: item for item in node.get("status", {}).get("conditions", ())}, "Ready")
 
 
 def requested_gpus(pod: Object) -> tuple[tuple[str, int], ...]:
