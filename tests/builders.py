@@ -181,6 +181,7 @@ class ServiceView:
     history: History | None = None
     cold_start: float | None = 30.0
     born_at: float | None = None
+    ended: tuple[Replica, ...] = ()
 
     def snapshot(self) -> ServiceSnapshot:
         placements = self.sizes if self.sizes is not None else _sizes_of(self.replicas)
@@ -193,6 +194,7 @@ class ServiceView:
             self.history,
             Recalled(self.cold_start),
             born_at=self.born_at,
+            ended=self.ended,
         )
 
 

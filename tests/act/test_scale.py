@@ -45,6 +45,13 @@ async def test_a_decision_that_is_dropped_marks_no_replica_for_removal() -> None
     assert api.writes() == []
 
 
+async def test_where_all_pods_go_none_is_marked() -> None:
+    """One of them may have ended meanwhile."""
+    api = api_with(2)
+    await scale(api, "prod", "chat-h100", observed=2, wanted=0, remove_first=["a"])
+    assert not [path for _, path in api.writes() if "/pods/" in path]
+
+
 async def test_a_status_update_between_reading_and_writing_is_no_conflict_of_sizes() -> None:
     class Busy(FakeApi):
         busy = 2

@@ -13,14 +13,14 @@ import pytest
 from holdfast import policy
 from holdfast.control.decision_record import Records, decided_again, read
 from holdfast.control.loop import Loop
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.traffic import TrafficRequest
-from tests.builders import NOW
+from tests.builders import NOW, condition
 from tests.control.parts import llmservice, parts
 
 
@@ -94,9 +94,9 @@ class Telemetry:
         self.errors.append(phase)
 
 
-def a_loop(metrics: NoMetrics, acting: Acting, telemetry: Telemetry) -> Loop:
+def a_loop(metrics: NoMetrics, acting: Acting, telemetry: Telemetry, cluster: ClusterReader | None = None) -> Loop:
     return Loop(
-        cluster=Cluster(),
+        cluster=cluster or Cluster(),  # type: ignore[arg-type]
         metrics=metrics,
         actuator=acting,  # type: ignore[arg-type]
         telemetry=telemetry,
@@ -121,6 +121,22 @@ async def test_what_a_change_was_decided_from_is_recorded_and_a_failure_to_do_so
     ((key, decided),) = acting.decisions.items()
     assert decided_again(read(acting.records(key))) == decided
     assert acting.records(ServiceKey("prod", "gone")) == ""
+
+
+class Ending(Cluster):
+    """A service of size 1 whose last pod was evicted."""
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        evicted = Replica("p", "h100", ReplicaPhase.FAILING, NOW - 9.0, reason="Evicted", detail="x", unready_at=NOW)
+        return (dataclasses.replace(parts(llmservice("chat"), sizes={"h100": 1}), ended=(evicted,)),)
+
+
+async def test_pods_that_ended_reach_the_decision_and_its_record() -> None:
+    acting = Acting()
+    await a_loop(NoMetrics(), acting, Telemetry(), Ending()).run_once()
+    ((key, decided),) = acting.decisions.items()
+    assert condition(decided, "Ready") == (False, "PodEnded")
+    assert decided_again(read(acting.records(key))) == decided
 
 
 async def test_gpus_that_cannot_be_shared_out_keep_nobody_from_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:

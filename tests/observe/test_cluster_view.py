@@ -217,6 +217,30 @@ async def test_an_evicted_pod_is_no_replica_and_holds_no_gpu(world: Cluster) -> 
     assert world.view.nodes()[0].used == ()
 
 
+async def test_ended_pods_are_seen_until_they_are_deleted_and_nothing_is_written_to_them(world: Cluster) -> None:
+    await world.put("services", service())
+    before = world.view.services()[0]
+    rejected = reading(pod(phase="Failed", reason="UnexpectedAdmissionError"))
+    for index in world.in_order("ended", "pods"):
+        await world.put(index, rejected)
+    (parts,) = world.view.services()
+    assert [(replica.name, replica.reason) for replica in parts.ended] == [
+        ("chat-h100-6d5f-x2x1", "UnexpectedAdmissionError")
+    ]
+    assert (parts.replicas, parts.engines) == ((), ())
+    assert world.view.services()[0] is parts
+    world.remove("ended", rejected)
+    assert world.view.services()[0] == before
+
+
+async def test_a_body_is_read_for_ended_pods_before_it_is_emptied(world: Cluster) -> None:
+    await world.put("services", service())
+    seen = copy.deepcopy(pod(phase="Failed", reason="Evicted"))
+    for index in world.in_order("ended", "pods"):
+        await world.show(index, seen)
+    assert [replica.reason for replica in world.view.services()[0].ended] == ["Evicted"]
+
+
 async def test_nodes_show_what_our_pods_hold_and_vanish_when_cordoned(world: Cluster) -> None:
     await world.put("nodes", NODE)
     await world.put("pods", pod())

@@ -28,7 +28,7 @@ async def scale(
 ) -> None:
     """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
 
-    Just before, as many pods of `remove_first` are marked as are to go.
+    Just before, as many pods of `remove_first` are marked as are to go; none where all pods go.
     """
     path = f"{deployment_path(namespace, deployment)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
@@ -38,7 +38,7 @@ async def scale(
             return
         if observed is not None and size != observed:
             raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
-        if attempt == 0:
+        if attempt == 0 and wanted:
             await prefer_removal(api, namespace, remove_first[: max(0, size - wanted)])
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
         try:

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     INVALID = "Invalid", "The object is not valid; the message names the field and the fix."
     NO_REPLICAS = "NoReplicas", "No replica has served a token yet."
     ENGINE_FAILING = "EngineFailing", "The engine exits or fails its probes; the message has its last output."
+    POD_ENDED = "PodEnded", "A pod ended before it served: rejected or evicted by its node; the message says why."
     ENGINE_HUNG = "EngineHung", "Ready replicas hold requests but produce no tokens; the message names them."
     ENGINE_LAGGING = (
         "EngineLagging",

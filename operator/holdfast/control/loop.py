@@ -172,6 +172,7 @@ class Loop:
                 activator=self._activator(part.spec.key, held),
                 measured=newest(measured.get(part.spec.key.namespace, ()), part.spec),
                 born_at=epoch(part.born),
+                ended=part.ended,
             )
             for part in services
         )

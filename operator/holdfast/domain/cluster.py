@@ -37,7 +37,11 @@ class Replica:
     detail: str = ""
     revision: str = ""  # pod-template-hash
     node: str = ""
-    unready_at: float | None = None  # since when it is not Ready, as reported by its node
+    unready_at: float | None = None  # since when it is not Ready, as reported by its node; of an ended pod: its end
+
+
+MOST_ENDED = 10
+"""Most ended pods of one accelerator in a snapshot, the newest ones; more than these may not end within 10 minutes."""
 
 
 @value

@@ -29,6 +29,7 @@ class Recalled:
 class ServiceSnapshot:
     """One service: its spec, its replicas, and its observed signals.
 
+    `ended` are pods that ended before they served, the newest `MOST_ENDED` of each accelerator, oldest first.
     `history` is present only in the first snapshot after a start or a takeover of leadership.
     `recalled` are learned values in status from before that. `activator` holds requests while no replica serves; None
     if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
@@ -45,6 +46,7 @@ class ServiceSnapshot:
     activator: Activator | None = None
     measured: tuple[Measured, ...] = ()
     born_at: float | None = None
+    ended: tuple[Replica, ...] = ()
 
 
 @value

@@ -21,6 +21,7 @@ from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
+from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.engines import EnginePod, engine_from_pod, limits_from_config_map
 from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
@@ -102,6 +103,7 @@ class ObservedDeployment:
 class ServiceParts:
     """One service as declared and as it runs.
 
+    `ended` are the newest pods that ended before they served; nothing is ever written to them.
     `live` are its objects other than pods, of the kinds in `watched`. `engines` are the pods that read limits.
     `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
     """
@@ -115,6 +117,7 @@ class ServiceParts:
     engines: tuple[EnginePod, ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
     born: str = ""
+    ended: tuple[Replica, ...] = ()
 
     def shown(self, kind: str, name: str) -> Live | None:
         """Return an object as the watch shows it; None if its kind is not watched."""
@@ -182,6 +185,7 @@ class _Shown(NamedTuple):
     live: tuple[Live, ...]
     pods: tuple[Pod, ...]
     limits: LimitsByAccelerator
+    ended: tuple[Replica, ...]
 
 
 class ClusterView:
@@ -192,6 +196,7 @@ class ClusterView:
         self._watched: frozenset[str] = frozenset()
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
+        self._ended: Mapping[ServiceKey, Iterable[Replica]] = {}
         self._deployments: Mapping[ServiceKey, Iterable[ObservedDeployment]] = {}
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
@@ -212,6 +217,8 @@ class ClusterView:
         `pod_monitors`, `benchmarks`: whether that API exists; kopf logs an error for a kind that does not.
         """
         kopf.index(GROUP, VERSION, PLURAL, id="services", registry=registry)(body_pruning.after(self._index_service))
+        # Before the index that empties the same bodies: kopf asks its indices in this order.
+        kopf.index("", "v1", "pods", id="ended", registry=registry)(_index_ended)
         for group, version, plural, name, function in (
             ("", "v1", "pods", "pods", _index_pod),
             ("apps", "v1", "deployments", "deployments", _index_deployment),
@@ -220,7 +227,6 @@ class ClusterView:
                 body_pruning.after(function, "spec", "status")
             )
             settings.watching.label_selectors[group, version, plural] = SERVICE_LABEL
-        # Before the index that empties the same bodies: kopf asks its indices in this order.
         kopf.index(*_OWNED["ConfigMap"], id="limits", registry=registry)(_index_limits)
         self._watched = frozenset({"Deployment", *_OWNED} - (set() if pod_monitors else {"PodMonitor"}))
         for kind in self._watched & _OWNED.keys():
@@ -235,7 +241,7 @@ class ClusterView:
         kopf.on.startup(id="remember-indices", registry=registry)(self._remember)
 
     async def _remember(self, **indices: Any) -> None:
-        self._services, self._pods = indices["services"], indices["pods"]
+        self._services, self._pods, self._ended = indices["services"], indices["pods"], indices["ended"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
         self._live, self._limits = indices["live"], indices["limits"]
         self._benchmarks = indices.get("benchmarks", {})
@@ -277,6 +283,7 @@ class ClusterView:
             tuple(self._live.get(key, ())),
             tuple(self._pods.get(key, ())),
             next(iter(self._limits.get(key, ())), ()),
+            newest(self._ended.get(key, ())),
         )
         before = self._made.get(key)
         if before is not None and before[0] == shown:
@@ -300,6 +307,7 @@ class ClusterView:
             engines=tuple(pod.engine for pod in pods if pod.engine),
             limits=shown.limits,
             born=born,
+            ended=shown.ended,
         )
 
     def invalid(self) -> tuple[Invalid, ...]:
@@ -330,6 +338,11 @@ async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     if not mapping.is_replica(body):
         return {}
     return {_owner(body): Pod(mapping.replica_from_pod(body), mapping.requested_gpus(body), engine_from_pod(body))}
+
+
+async def _index_ended(body: kopf.Body, **_: Any) -> dict[ServiceKey, Replica]:
+    ended = ended_from_pod(body)
+    return {} if ended is None else {_owner(body): ended}
 
 
 async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, ObservedDeployment]:

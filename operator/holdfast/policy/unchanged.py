@@ -34,6 +34,7 @@ class Facts(NamedTuple):
     lagging: tuple[str, ...] = ()
     activator: Activator | None = None
     measured: tuple[Measured, ...] = ()
+    ended: tuple[Replica, ...] = ()
 
 
 class Last(NamedTuple):
@@ -68,6 +69,7 @@ def facts(service: ServiceSnapshot) -> Facts:
         tuple(sorted(traffic.lagging)),
         service.activator,
         service.measured,
+        _in_order(service.ended, _by_name),
     )
 
 

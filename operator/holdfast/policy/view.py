@@ -21,6 +21,7 @@ from holdfast.policy.estimate.scale_to_zero import Slumber
 from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS, ScheduledMinimums
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import Seen
+from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.choice import Choice
@@ -28,6 +29,9 @@ from holdfast.policy.placement.options import Option
 
 LEAST_HELD_SECONDS = 15.0
 """Shortest time over which the rate of held requests is computed."""
+
+LASTING_SECONDS = 60.0
+"""A node rejects a pod within seconds."""
 
 NO_ACTIVATOR = "scaling.min is 0, but no activator runs to hold requests; start the operator with --activator-image"
 
@@ -279,6 +283,19 @@ class View:
     def in_backoff(self, accelerator: str) -> bool:
         """Return whether an accelerator was recently unavailable, or given up for other services."""
         return self.learned.backoffs.active(accelerator, self.now) is not None
+
+    def stopped(self, accelerator: str) -> Backoff | None:
+        """Return the backoff of an accelerator of which no more pods are started, because too many ended."""
+        backoff = self.learned.backoffs.active(accelerator, self.now)
+        return backoff if backoff is not None and backoff.starts_none else None
+
+    def bounded(self, accelerator: str, size: int) -> int:
+        """Return the size, at most the replicas that last where no more are started."""
+        if self.stopped(accelerator) is None:
+            return size
+        group = self.group_of(accelerator)
+        starting = sum(self.now - replica.created_at >= LASTING_SECONDS for replica in group.starting)
+        return min(size, len(group.ready) + len(group.ailing) + starting)
 
     def group_of(self, accelerator: str) -> Group:
         """Return the replicas of one accelerator, from all groups."""

@@ -82,7 +82,7 @@ def test_a_pinned_size_is_kept_within_each_max_and_the_last_decision_says_so() -
     both = service().with_accelerators(ONE, replace(L40S, max_replicas=1)).with_replicas_between(1, 9)
     cluster = pinned(both, 3)
     assert (cluster.replicas("h100"), cluster.replicas("l40s")) == (1, 1)
-    assert "the max of the accelerators and the budget allow only 2;" in cluster.last().verdict.message
+    assert "the accelerators, their max and the budget allow only 2;" in cluster.last().verdict.message
 
 
 def test_a_pinned_size_beyond_a_max_runs_on_the_next_accelerator_too() -> None:

@@ -6,6 +6,7 @@ The sentences stand in tests/golden/messages.txt, to be read as a whole;
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.observe import foreign_engines, mapping
 from holdfast.observe.cluster import Invalid
+from holdfast.observe.ended import ended_from_pod
 from holdfast.policy.batching.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
@@ -204,6 +206,28 @@ LOST = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status
 def ended(words: str, code: int = 1) -> dict[str, object]:
     return {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}},
                                    "lastState": {"terminated": {"exitCode": code, "message": words}}}]}  # fmt: skip
+
+
+def rejected(reason: str, message: str) -> Replica:
+    """A pod that ended at once, a minute ago."""
+    made = (datetime.datetime.fromtimestamp(NOW, datetime.UTC) - datetime.timedelta(minutes=1)).isoformat()
+    owners = [{"controller": True, "kind": "ReplicaSet"}]
+    labels = {"holdfast.dev/accelerator": "h100"}
+    meta = {"name": "chat-h100-x", "labels": labels, "ownerReferences": owners, "creationTimestamp": made}
+    status = {"phase": "Failed", "reason": reason, "message": message}
+    replica = ended_from_pod({"metadata": meta, "spec": {"nodeName": "node-7"}, "status": status})
+    assert replica is not None
+    return replica
+
+
+REJECTED = rejected("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present")
+EVICTED = rejected("Evicted", "The node was low on resource: ephemeral-storage.")
+FLOOD = Learned(
+    45.0,
+    backoffs=Backoffs(
+        (Backoff("h100", NOW + 600.0, 600.0, Reason.POD_ENDED, f"{REJECTED.reason}: {REJECTED.detail}", asked=4),)
+    ),
+)
 
 
 def failing(replica: Replica) -> View:
@@ -401,6 +425,9 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     ),
     "Ready, node lost": (READY, failing(pod(conditions=LOST))),
     "Ready, crash loop": (READY, failing(pod(**ended("CUDA out of memory")))),
+    "Ready, rejected by its node": (READY, view(group=running(size=1, ended=(REJECTED,)))),
+    "Ready, evicted, another one starts": (READY, view(group=running(size=1, starting=COMING, ended=(EVICTED,)))),
+    "Ready, too many ended": (READY, view(group=running(0, size=0), learned=FLOOD)),
     "Ready, one hangs": (READY, hanging(1, 4, starting=True)),
     "Ready, one hangs and goes": (READY, hanging(1, 4)),
     "Ready, the only one hangs": (READY, hanging(1, 1)),
@@ -473,6 +500,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         stopped_by(Reason.APPLY_FAILED, "Deployment chat-h100 was not set to 6 replicas: a freeze", 4, **needing(6)),
     ),
     "CapacityAvailable, out": (CAPACITY, view(**needing(4, out=OUT))),
+    "CapacityAvailable, too many ended next to ready ones": (CAPACITY, view(group=running(2), learned=FLOOD)),
+    "Reconciling, one ended": (RECONCILING, view(group=running(2, size=3, ended=(EVICTED,)), starting=True)),
+    "Stalled, too many ended": (STALLED, view(group=running(0, size=0), learned=FLOOD)),
+    "SLOMet, too many ended": (SLO_MET, missed(running(2, size=2), **needing(4), **load(19.0), learned=FLOOD)),
     "Reconciling, rollout": (RECONCILING, view(group=running(4, rolling_out=True))),
     "Reconciling, edited before the first one serves": (RECONCILING, view(group=running(size=1, rolling_out=True))),
     "Reconciling, starting": (RECONCILING, unserved(starting=True)),
@@ -503,6 +534,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         view(of=CHAT.with_replicas_between(1, 40), **needing(20, known=GUESS), **load(99.0)),
     ),
     "guard, more did not help": (last_guard, view(learned=USELESS, **needing(9), **load(44.0))),
+    "guard, too many ended": (last_guard, view(group=running(2), learned=FLOOD, **needing(4), **load(19.0))),
     "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
     "down, but not all the way": (verdict, view(**needing(2), **FREE)),

@@ -15,6 +15,7 @@ from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls
 from holdfast.policy.memory import Learned
@@ -36,6 +37,13 @@ STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 60 s old"))
 UNOBSERVED = Group("h100", size=4, exists=True, observed=False)
 ROLLING = Group("h100", size=4, exists=True, rolling_out=True)
 SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
+
+
+def ended_pods(asked: int) -> Learned:
+    """A backoff because pods ended: so many within minutes that no more of `asked` are started, or a few."""
+    backoff = Backoff("h100", NOW + 600.0, 600.0, Reason.POD_ENDED, "Evicted: disk full", asked=asked)
+    return Learned(45.0, backoffs=Backoffs((backoff,)))
+
 
 # guard, what it sees, how it bounds down (4 -> 2) and up (4 -> 6); None: no objection
 TABLE: list[tuple[Guard, View, int | None, int | None]] = [
@@ -65,6 +73,9 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
         None,
         5,
     ),
+    (guards.no_flood_of_ended_pods, view(), None, None),
+    (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=5)), None, 4),
+    (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=0)), None, None),
     (guards.within_the_accelerators_maximum, view(option=accelerator("h100", max_replicas=5)), None, 5),
 ]
 

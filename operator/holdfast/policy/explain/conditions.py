@@ -18,6 +18,7 @@ from holdfast.policy.explain.messages import (
     HARD_BOUNDS,
     ailing,
     ailing_reason,
+    ended,
     passed_over,
     rate,
     reason_for,
@@ -135,10 +136,11 @@ def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
-    """The first replica that will not serve by waiting, and its last words."""
+    """The first replica that will not serve by waiting, and its last words; else the pod that ended in its place."""
     group = next((group for group in view.groups if group.failing), None)
     if group is None:
-        return None
+        told = ended(view)
+        return (Reason.POD_ENDED, told) if told else None
     replica = group.failing[0]
     reason = failing_reason(replica)
     words = [word for word in (replica.reason, replica.detail) if word and word != reason]
@@ -398,7 +400,8 @@ def _setback(view: View) -> Backoff | None:
     """
     if view.left_at_zero:
         return None
-    return next((option.backoff for option in view.considered if option.backoff and not option.forbidden), None)
+    backoffs = (option.backoff for option in view.considered if option.backoff and not option.forbidden)
+    return next(backoffs, view.stopped(view.chosen.name))
 
 
 def _clock(at: float) -> str:

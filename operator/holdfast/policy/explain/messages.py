@@ -9,7 +9,8 @@ from holdfast.api.quantities import format_duration
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.policy.estimate.demand import replicas_for
-from holdfast.policy.health.replicas import Group
+from holdfast.policy.health.backoff import FLOOD_SECONDS
+from holdfast.policy.health.replicas import Group, ended_since
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View
 
@@ -57,6 +58,15 @@ def ailing(view: View) -> str:
         shared = "check what they share: driver, storage, network, metrics"
         return f"{told}; most replicas are affected, so none is replaced; {shared}"
     return f"{told}; {_removed(view, named)}"
+
+
+def ended(view: View) -> str:
+    """The last pod that ended in place of a wanted replica; next to ready ones for ten minutes only."""
+    for group in view.groups:
+        pods = ended_since(group, view.now - FLOOD_SECONDS) if group.ready else group.ended
+        if pods and (len(group.ready) < group.size or group.rolling_out):
+            return f"{pods[-1].name} on {group.accelerator} ended: {pods[-1].reason}: {pods[-1].detail}"
+    return ""
 
 
 def passed_over(view: View) -> str:
@@ -270,7 +280,7 @@ def _doubt(view: View, sizes: Sizes) -> str:
     return f"metrics are {view.seen.state.value}: the size can rise on visible load but does not shrink"
 
 
-HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM})
+HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM, Reason.POD_ENDED})
 
 
 def reason_for(view: View, sizes: Sizes) -> Reason:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Replica
+from holdfast.domain.cluster import MOST_ENDED, Replica
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
-from holdfast.policy.health.replicas import Group
+from holdfast.policy.health.replicas import Group, ended_since
 from holdfast.policy.settings import PolicySettings
+
+FLOOD_SECONDS = 600.0
+"""At most `MOST_ENDED` pods of an accelerator may end within this time."""
+
+_REACTION_SECONDS = 10.0  # so many pods as ended within two ticks end before a new size takes effect
 
 
 @value
 class Backoff:
     """Why an accelerator is in backoff until `until`; `delay_seconds` doubles from one backoff to the next.
 
-    Where nodes were short: `asked` is the number of replicas wanted, and `placed` the number with a node. `own` of this
-    accelerator and `elsewhere` of other accelerators then served, or were starting on a node.
+    Where nodes were short or too many pods ended: `asked` is the number of replicas wanted, and `placed` the number
+    with a node. `own` of this accelerator and `elsewhere` of others then served, or were starting on a node.
     """
 
     accelerator: str
@@ -29,6 +35,21 @@ class Backoff:
     placed: int = 0
     own: int = 0
     elsewhere: int = 0
+
+    @property
+    def starts_none(self) -> bool:
+        """Whether so many pods ended that no more are started until it ends."""
+        return self.reason is Reason.POD_ENDED and self.asked > 0
+
+    @property
+    def begun(self) -> float:
+        """When it began, in seconds since the epoch."""
+        return self.until - self.delay_seconds
+
+    @property
+    def ended_early(self) -> Backoff:
+        """The same, ended as soon as it began; the next one is as long as a first one."""
+        return replace(self, until=self.begun, delay_seconds=0.0)
 
 
 @value
@@ -57,12 +78,14 @@ class Backoffs:
         """Return the backoffs that an edit leaves valid.
 
         Changed pods, or fewer pods, may run where the last ones could not. An accelerator that was given up for other
-        services is requested again, because it may be worth more now.
+        services is requested again, because it may be worth more now. Where pods ended, any edit may have mended the
+        cause: that backoff is over, and the pods that ended before it say nothing of new ones.
         """
+        known = (s.ended_early if s.reason is Reason.POD_ENDED else s for s in self.past)
         fewer = _lowered(old.max_replicas, new.max_replicas)
         same = {o.name for o in old.accelerators if not fewer and _is_as_hard(o, new.accelerator(o.name))}
         return Backoffs(
-            tuple(s for s in self.past if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
+            tuple(s for s in known if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
             tuple(since for since in self.failing_since if since[0] in same),
             tuple(place for place in self.places if place[0] in same),
         )
@@ -98,25 +121,28 @@ def watch_backoffs(
     accelerators the remaining replicas all serve as soon as no more are requested. So a spot backoff is only reset once
     it has been expired for as long as it lasted.
     """
-    if not (memory.past or memory.failing_since or spot) and not any(group.useless for group in groups):
+    if not (memory.past or memory.failing_since or spot) and not any(g.useless or g.ended for g in groups):
         return memory
     failing, places = dict(memory.failing_since), dict(memory.places)
     past = {backoff.accelerator: backoff for backoff in memory.past}
     for group in groups:
+        last = memory.last(group.accelerator)
+        flood = _is_flood(group, last, now)
         if group.ready or not group.size:
             failing.pop(group.accelerator, None)
-        elif group.failing:  # between two crashes a crash loop looks like starting, so the time is not reset
+        elif group.failing or group.ended:  # between two ends it looks like starting, so the time is not reset
             failing.setdefault(group.accelerator, now)
         reclaimed = _reclaimed(group, places) if group.accelerator in spot else None
         if group.ready and not group.useless and len(group.ready) >= group.size:
             if not _is_given_up(past.get(group.accelerator), group, now, group.accelerator in spot):
                 past.pop(group.accelerator, None)
-        elif memory.active(group.accelerator, now) is None:
-            is_awaited = group.accelerator == awaited
-            found = reclaimed or _found(group, now - failing.get(group.accelerator, now), settings, is_awaited)
+        elif last is None or now >= last.until or (flood and not last.starts_none):
+            failing_seconds = now - failing.get(group.accelerator, now)
+            found = _pods_end(group, last, failing_seconds, settings, flood) or reclaimed
+            found = found or _found(group, failing_seconds, settings, group.accelerator == awaited)
             if found is not None:
                 elsewhere = sum(other.to_serve for other in groups if other is not group)
-                past[group.accelerator] = _next(memory.last(group.accelerator), group, found, now, settings, elsewhere)
+                past[group.accelerator] = _next(last, group, found, now, settings, elsewhere, flood)
     slots = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), slots)
 
@@ -144,7 +170,7 @@ def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) 
     """
     if backoff is None:
         return False
-    lately = backoff.until - backoff.delay_seconds <= now < backoff.until + backoff.delay_seconds
+    lately = backoff.begun <= now < backoff.until + backoff.delay_seconds
     if lately and (spot or group.size < backoff.asked):
         return True
     return backoff.reason is Reason.CAPACITY_LIMITED and now < backoff.until
@@ -168,12 +194,42 @@ def _found(
     return None
 
 
+def _is_flood(group: Group, last: Backoff | None, now: float) -> bool:
+    """Return whether by the next tick more than `MOST_ENDED` pods would have ended within `FLOOD_SECONDS`.
+
+    A ReplicaSet replaces a pod that its node rejects at once and without end.
+    """
+    counted = -math.inf if last is None or not last.starts_none else last.begun
+    recent = ended_since(group, max(counted, now - FLOOD_SECONDS))
+    latest = ended_since(group, max(counted, now - _REACTION_SECONDS))
+    return group.size > 0 and len(recent) + len(latest) >= MOST_ENDED
+
+
+def _pods_end(
+    group: Group, last: Backoff | None, failing_seconds: float, settings: PolicySettings, flood: bool
+) -> tuple[Reason, str] | None:
+    """Return a reason if too many pods ended, or no replica serves and two ended since the last backoff began."""
+    again = ended_since(group, -math.inf if last is None else last.begun)[1:]
+    if flood or (again and not group.ready and failing_seconds >= settings.failing_seconds):
+        return Reason.POD_ENDED, _words(group.ended[-1])
+    return None
+
+
 def _next(
-    last: Backoff | None, group: Group, found: tuple[Reason, str], now: float, settings: PolicySettings, elsewhere: int
+    last: Backoff | None,
+    group: Group,
+    found: tuple[Reason, str],
+    now: float,
+    settings: PolicySettings,
+    elsewhere: int,
+    flood: bool,
 ) -> Backoff:
-    """Return the next backoff, with twice the delay of the last one."""
-    delay = settings.retry_seconds if last is None else min(2.0 * last.delay_seconds, settings.longest_retry_seconds)
-    asked = (group.size, group.placed, group.to_serve, elsewhere) if found[0] is Reason.INSUFFICIENT_GPUS else ()
+    """Return the next backoff, with twice the delay of the last one, or the same while that one is active."""
+    delay = settings.retry_seconds
+    if last is not None and last.delay_seconds:
+        delay = min(last.delay_seconds * (1.0 if now < last.until else 2.0), settings.longest_retry_seconds)
+    no_more = flood or found[0] is Reason.INSUFFICIENT_GPUS
+    asked = (group.size, group.placed, group.to_serve, elsewhere) if no_more else ()
     return Backoff(group.accelerator, now + delay, delay, *found, *asked)
 
 

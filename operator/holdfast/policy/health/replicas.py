@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import SCHEDULING_GATED, Placement, Replica, ReplicaPhase
@@ -19,7 +20,7 @@ class Group:
     `pending` replicas wait for a node and may still get one. `short` replicas have waited longer than nodes take to be
     provisioned. `failing` replicas will not become capacity by waiting, nor will `stuck` ones, which have been starting
     for too long. `ailing` replicas are Ready but stalled or stragglers: they serve almost nothing within the
-    objectives.
+    objectives. `ended` pods never served and ended within the time of a start, the newest last; they are no replicas.
     """
 
     accelerator: str
@@ -35,6 +36,7 @@ class Group:
     stuck: tuple[Replica, ...] = ()
     ailing: tuple[Replica, ...] = ()
     draining: int = 0
+    ended: tuple[Replica, ...] = ()
 
     @property
     def coming(self) -> tuple[Replica, ...]:
@@ -107,10 +109,26 @@ def group_replicas(
     by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
     for replica in service.replicas:
         by_accelerator.setdefault(replica.accelerator, []).append(replica)
-    return tuple(
+    groups = (
         _group(name, placements.get(name), by_accelerator[name], now, settings, ailing)
         for name in sorted(by_accelerator)
     )
+    if not service.ended:
+        return tuple(groups)
+    # Where a node's clock is ahead of ours, its pods ended when they were created.
+    known = [e if _ended_at(e) <= now else replace(e, unready_at=e.created_at) for e in service.ended]
+    known.sort(key=lambda each: (_ended_at(each), each.name))
+    recent = [e for e in known if now - _ended_at(e) < settings.starting_seconds]
+    return tuple(replace(g, ended=tuple(e for e in recent if e.accelerator == g.accelerator)) for g in groups)
+
+
+def ended_since(group: Group, at: float) -> tuple[Replica, ...]:
+    """Return the pods that ended after `at`, seconds since the epoch."""
+    return tuple(replica for replica in group.ended if _ended_at(replica) > at)
+
+
+def _ended_at(replica: Replica) -> float:
+    return replica.unready_at or 0.0
 
 
 def _group(

@@ -168,9 +168,9 @@ def describe_options(
 
 def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
     """Return whether only additional replicas are unavailable: the existing ones serve and keep their value."""
-    if not group.ready or backoff is None or backoff.reason is not Reason.INSUFFICIENT_GPUS:
+    if not group.ready or backoff is None or not (backoff.starts_none or backoff.reason is Reason.INSUFFICIENT_GPUS):
         return False
-    return bool(group.short or group.pending) or not room.free_replicas
+    return backoff.starts_none or bool(group.short or group.pending) or not room.free_replicas
 
 
 def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:

@@ -245,6 +245,17 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     return Bound(most, Reason.BUDGET_LIMITED, sentence)
 
 
+def no_flood_of_ended_pods(proposal: Proposal) -> Bound | None:
+    """Pods that end are replaced without end: until the backoff ends, only the replicas that last stay."""
+    view, name, pair = proposal.view, proposal.view.chosen.name, proposal.view.chosen.pair
+    backoff, share = view.stopped(name), 0 if pair is None else pair.share(proposal.after)
+    most = view.bounded(name, proposal.after - share) + share
+    if backoff is None or proposal.after <= most:
+        return None
+    sentence = f"{name} pods end before they serve, so no more are started during the backoff: {backoff.detail}"
+    return Bound(most, Reason.POD_ENDED, sentence)
+
+
 FOR_ALL_SIZES: tuple[Guard, ...] = (size_is_observed,)
 """Guards of every size, also of one that people have pinned: where a new guard belongs unless it is about the load."""
 
@@ -268,6 +279,7 @@ GUARDS: tuple[Guard, ...] = (
     at_most_the_maximum,
     within_the_accelerators_maximum,
     within_the_budget,
+    no_flood_of_ended_pods,
 )
 
 

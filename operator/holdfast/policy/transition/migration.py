@@ -18,7 +18,7 @@ def next_sizes(view: View, migration: Migration) -> tuple[dict[str, int], dict[s
 
     None that serves goes while metrics are in doubt, and none by choice during a rollout.
     """
-    kept = _staying(view, migration)
+    kept = {name: view.bounded(name, count) for name, count in _staying(view, migration).items()}
     sizes = growing(migration, kept)
     return {group.accelerator: 0 for group in view.groups if group.exists} | sizes, kept
 

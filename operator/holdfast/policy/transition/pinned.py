@@ -50,7 +50,8 @@ def pinned_goal(view: View, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
     used = {group.accelerator: _in_use(view, group) for group in view.groups}
     out = {option.name for option in view.considered if view.in_backoff(option.name)}
-    return share_out(view.spec, used, _order(view, used), pinned, out)
+    goal = share_out(view.spec, used, _order(view, used), pinned, out)
+    return {name: view.bounded(name, count) for name, count in goal.items()}
 
 
 def _in_use(view: View, group: Group) -> int:
@@ -97,5 +98,5 @@ def current_targets(view: View) -> tuple[PlacementTarget, ...]:
 
 def pinned_sentence(pinned: int, given: int) -> str:
     """Who holds the size, and how many of so many replicas can be had."""
-    fewer = "" if given == pinned else f"; the max of the accelerators and the budget allow only {given}"
+    fewer = "" if given == pinned else f"; the accelerators, their max and the budget allow only {given}"
     return f"spec.replicas pins the size at {pinned}{fewer}; remove it to resume SLO scaling"
