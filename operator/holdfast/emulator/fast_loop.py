@@ -49,6 +49,8 @@ class FastLoopScheduler(Scheduler):
     turned away before they reached the engine.
     """
 
+    has_door = True
+
     def __init__(
         self,
         limits: SchedulerLimits,

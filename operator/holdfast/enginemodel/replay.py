@@ -64,9 +64,9 @@ def replay_on(
 ) -> list[ReplayedRequest]:
     """Every request's outcome as its client saw it, in order of arrival. A step takes in whoever came before it began.
 
-    The API server writes the tokens of a step before it reads the next request. Whether a request is admitted is
-    decided when it has been read, as in vLLM: prompts that the step under way computes still count as queued. The fast
-    loop decides before that.
+    Whether a request is admitted is decided when it has been read, as in vLLM: prompts that the step under way computes
+    still count as queued. The fast loop decides before that, when the API server has written all tokens; without it
+    tokens and requests are taken in the order in which they come, as in the compiled twin.
     """
     queue = deque(sorted(arrivals, key=lambda arrival: arrival.at))
     served: list[tuple[Arrival, Sequence]] = []
@@ -77,10 +77,18 @@ def replay_on(
     pipeline, desk = Pipeline(timer), FrontDesk(host_of(timer).front_end)
     while queue or entering or held or pipeline.due < math.inf:
         enters_at = entering[0][0] if entering else math.inf
-        read_at = max(queue[0].at, desk.free_at) if queue else math.inf
+        read_at = queue[0].at if queue else math.inf
+        if scheduler.has_door:
+            read_at = max(read_at, desk.free_at)
         if held and (min(read_at, enters_at, pipeline.due) == math.inf or scheduler.opens_door(clock.now)):
             sequence = held.popleft()
             entering.append((desk.read(clock.now, sequence.prompt_tokens)[1], sequence))
+        elif read_at <= min(enters_at, pipeline.due) and not scheduler.has_door:
+            arrival = queue.popleft()
+            begun_at, enters_at = desk.read(arrival.at, arrival.prompt_tokens)
+            sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, begun_at, arrival.cached_tokens)
+            served.append((arrival, sequence))
+            entering.append((enters_at, sequence))
         elif read_at <= min(enters_at, pipeline.due):
             clock.now, arrival = max(clock.now, read_at), queue.popleft()
             sequence = Sequence(arrival.prompt_tokens, arrival.output_tokens, clock.now, arrival.cached_tokens)

@@ -189,6 +189,9 @@ class FirstComeQueue(deque[Sequence]):
 class Scheduler:
     """The queues and the KV cache of one engine; `active_sequences` and `tokens_per_step` hold for the next step."""
 
+    has_door = False
+    """Whether requests are looked at before they are read."""
+
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.total_blocks = max(0, limits.kv_tokens) // BLOCK_TOKENS
