@@ -2,8 +2,9 @@
 
     python docs/designs/scripts/data_sheet_law.py [--data ../shared/data]
 
-Both laws of a data sheet beside all shipped step tables and, with --data, beside what an H200 took for lone prompts and
-for decodes (vllm_gpu_h200/cells.csv, the host left out: cells of fewer than 512 prompt tokens are bound by launching).
+Two laws of a data sheet are compared: one adds the two times, the other hides the shorter one. Both are compared with
+all shipped step tables. With --data they are also compared with an H200, which computed lone prompts and decodes
+(vllm_gpu_h200/cells.csv). Prompts of fewer than 512 tokens are left out: there the host takes longer than the GPU.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from refutable_belief import plausible_tables
 
-from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator, find_model
-from holdfast.enginemodel.prior import IMPLAUSIBLE_FACTOR
+from holdfast.enginemodel.catalog import find_accelerator, find_model
 from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.steplaw import Chunk, StepLaw, StepTimer
-from holdfast.enginemodel.steptable import step_tables
 
 LEAST_PROMPT = 512
 TABLE_STEPS: tuple[tuple[Sequence[Chunk], int], ...] = tuple(
@@ -62,14 +62,7 @@ def measured(data: Path) -> list[tuple[str, Sequence[Chunk], int, float, float]]
 def table_errors(kind: type[Hidden] | None) -> np.ndarray:
     """Logarithms of law / table over all plausible shipped tables and usual steps."""
     found = []
-    for (name, system, gpus), table in step_tables().items():
-        model = find_model(name)
-        accelerator = next((shape for _, shape in ACCELERATORS if shape.system == system), None)
-        if model is None or accelerator is None:
-            continue
-        law = roofline_law(model, accelerator, gpus)
-        if table.step_seconds((), 1, 512.0) > IMPLAUSIBLE_FACTOR * law.step_seconds((), 1, 512.0):
-            continue
+    for table, law, _, _ in plausible_tables():
         timer: StepTimer = kind(law) if kind else law
         found += [
             np.log(timer.step_seconds(chunks, decodes, MEAN_KV) / table.step_seconds(chunks, decodes, MEAN_KV))

@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
-from holdfast.enginemodel.catalog import ACCELERATORS, find_model
+from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_model
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.fit import fit_law
 from holdfast.enginemodel.host import usual_host
@@ -28,7 +28,8 @@ from holdfast.enginemodel.prior import (
     default_max_num_seqs,
 )
 from holdfast.enginemodel.roofline import roofline_law
-from holdfast.enginemodel.steptable import step_tables
+from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.enginemodel.steptable import StepTable, step_tables
 from holdfast.enginemodel.working import working_point
 
 MIX = LengthMix.from_means(1155, 211, prompt_cv=1.1, output_cv=0.8)
@@ -36,16 +37,22 @@ SLO = Slo(2.0, 0.1, 0.99, 3600.0)
 KV_TOKENS = 100_000
 
 
-def capacity_ratios() -> Iterator[float]:
-    """Logarithms of the measured capacity over the one of the data sheet, where both carry anything."""
+def plausible_tables() -> Iterator[tuple[StepTable, StepLaw, ModelShape, AcceleratorShape]]:
+    """The shipped tables of known models, each with the law of its data sheet; without those that are broken."""
     for (name, system, gpus), table in step_tables().items():
         model = find_model(name)
         accelerator = next((shape for _, shape in ACCELERATORS if shape.system == system), None)
         if model is None or accelerator is None:
             continue
-        law, host = roofline_law(model, accelerator, gpus), usual_host(model.layers)
-        if table.step_seconds((), 1, 512.0) > IMPLAUSIBLE_FACTOR * law.step_seconds((), 1, 512.0):
-            continue
+        law = roofline_law(model, accelerator, gpus)
+        if table.step_seconds((), 1, 512.0) <= IMPLAUSIBLE_FACTOR * law.step_seconds((), 1, 512.0):
+            yield table, law, model, accelerator
+
+
+def capacity_ratios() -> Iterator[float]:
+    """Logarithms of the measured capacity over the one of the data sheet, where both carry anything."""
+    for table, law, model, accelerator in plausible_tables():
+        host = usual_host(model.layers)
         limits = BatchLimits(default_max_num_seqs(accelerator), default_max_num_batched_tokens(accelerator))
         pairs = ((table, fit_law(table)), (law, law))
         rates = [

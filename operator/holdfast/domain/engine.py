@@ -58,9 +58,9 @@ class EngineFacts:
         return 1.0 + (self.accepted_drafts or 0.0)
 
     def updated(self, new: EngineFacts | None) -> EngineFacts:
-        """Return these facts with those that engines report now; one that none of them reports now stays as it was.
+        """Return these facts, replaced by those that engines report now. A fact that no engine reports stays.
 
-        Acceptance never stands still: it follows only what is more than noise.
+        The acceptance of drafts always varies a little. A small change (`SAME_ACCEPTANCE`) does not replace it.
         """
         if new is None or new == self:
             return self

@@ -20,7 +20,7 @@ FINE = np.arange(0.0, 21.0) / 20.0 / 40.0
 """Shares of the unstable rate that are looked at: a lone request and coarse steps, then within one of these."""
 
 MORE_MISSES = 0.05
-"""Where objectives cannot be met: the share of requests that load may make late, beside those that are always late."""
+"""If objectives cannot be met, some requests are late without any load. Load may make this share late in addition."""
 
 
 class Bottleneck(enum.StrEnum):

@@ -67,8 +67,8 @@ def find_model(
     shape = row and _quantized(row, _weights(name, quantization, facts))
     if shape is None:
         return None
-    kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
-    shape = replace(shape, kv_element_bytes=kv_element_bytes or _published_kv_bytes(uri, shape))
+    kv_element_bytes = _kv_element_bytes(facts.kv_dtype, kv_cache_dtype) or _published_kv_bytes(uri, shape)
+    shape = replace(shape, kv_element_bytes=kv_element_bytes)
     # A table holds for the format of weights and cache that it was made with.
     made_with = (shape.name, shape.weights, shape.kv_element_bytes)
     return shape if shape == row else replace(shape, table=QUANTIZED_TABLES.get(made_with))
@@ -87,8 +87,8 @@ def guess_model(
         return None
     bits = (_weights(name, quantization, facts) or UNQUANTIZED).bits or UNKNOWN_BITS
     shape = generic_model(stated[0] * 1e9, stated[1] * 1e9, bits / 8.0)
-    kv_element_bytes = _kv_element_bytes(facts.kv_dtype) or _kv_element_bytes(kv_cache_dtype)
-    return replace(shape, kv_element_bytes=kv_element_bytes or shape.kv_element_bytes)
+    kv_element_bytes = _kv_element_bytes(facts.kv_dtype, kv_cache_dtype) or shape.kv_element_bytes
+    return replace(shape, kv_element_bytes=kv_element_bytes)
 
 
 def generic_model(parameters: float, active_parameters: float, weight_bytes: float = 2.0) -> ModelShape:
@@ -126,7 +126,7 @@ def _running(row: ModelShape | None, facts: EngineFacts) -> ModelShape | None:
 
 
 def _weights(name: str, quantization: str | None, facts: EngineFacts) -> Quantization | None:
-    """What is known of the weights; the bits that the checkpoint states come before those that are usual."""
+    """The format of the weights. The number of bits that the checkpoint states overrules the usual one."""
     found = quantization_of(name, quantization, facts.quantization, facts.dtype)
     stated = facts.model.weight_bits if facts.model else 0.0
     return found if found in (None, UNQUANTIZED) or not stated else replace(found, bits=stated)
@@ -152,11 +152,13 @@ def _published_kv_bytes(uri: str, shape: ModelShape) -> float:
     return 1.0 if by_nvidia and not shape.kv_latent else shape.kv_element_bytes
 
 
-def _kv_element_bytes(dtype: str | None) -> float | None:
-    """Bytes per element by vLLM's --kv-cache-dtype; None for auto and what is not known."""
-    said = (dtype or "").lower()
-    if said.startswith(("fp8", "int8")):
-        return 1.0
-    if said.startswith(("fp4", "nvfp4", "int4")):
-        return 0.5625
-    return 2.0 if said in ("bfloat16", "float16", "half") else None
+def _kv_element_bytes(*dtypes: str | None) -> float | None:
+    """Bytes per element by the first of vLLM's --kv-cache-dtype that tells; None for auto and what is not known."""
+    for said in ((dtype or "").lower() for dtype in dtypes):
+        if said.startswith(("fp8", "int8")):
+            return 1.0
+        if said.startswith(("fp4", "nvfp4", "int4")):
+            return 0.5625
+        if said in ("bfloat16", "float16", "half"):
+            return 2.0
+    return None

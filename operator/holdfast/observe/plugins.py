@@ -47,10 +47,14 @@ class PluginCounts:
 
     def exact(self, slo: Slo, engines: int, copies: float) -> ExactCounts | None:
         """The counts, if they cover all requests; every engine was scraped `copies` times on average."""
-        if not self.covered or self.nonsense or not self._judged_by(slo):
+        if not self.judge(slo):
             return None
         counts = {name: max(0.0, value) / copies for name, value in self.counts.items()}
         return ExactCounts(engines=engines, engine_timed=0.0 if self.client_times else engines, **counts)
+
+    def judge(self, slo: Slo) -> bool:
+        """Whether the counts cover all requests, by these objectives."""
+        return self.covered and not self.nonsense and self._judged_by(slo)
 
     def _judged_by(self, slo: Slo) -> bool:
         """Whether every engine has exactly these objectives; false for a moment after an edit."""

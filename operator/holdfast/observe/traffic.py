@@ -148,12 +148,10 @@ class _Table:
         for replica in ready:
             if replica.ready_at is not None and replica.ready_at <= settled:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
-        engines = {name: max(1, len(values.sampled_at)) for name, values in cells.items()}
-        judging = [values.plugins.exact(request.slo, engines[name], 1.0) for name, values in cells.items()]
         return SignalFacts(
             cells,
             request.slo,
-            bool(judging) and all(exact is not None for exact in judging),
+            bool(cells) and all(values.plugins.judge(request.slo) for values in cells.values()),
             frozenset(pods),
             expected,
             self._strangers.found(request.key, pods, sampled_at, self._now),

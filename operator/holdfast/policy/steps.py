@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.decision import Action, BatchingTarget, Decision, QueueLimitTarget
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.policy.allocation.request import request_of
@@ -20,6 +20,7 @@ from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.sizing.service_view import view_of
 from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
+from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.unchanged import Facts, Last, facts, still_holds
 from holdfast.policy.view import View
@@ -38,6 +39,12 @@ class ServicePlan:
     request: CapacityRequest
     batching: Batching
     limits: BatchingTarget | None
+
+    @property
+    def queue_limit(self) -> QueueLimitTarget | None:
+        """Another queue limit of the engines, unless their batching limits change."""
+        batching_changes = self.limits is not None and self.limits.reason is not None
+        return None if batching_changes else follow(self.view, self.sizes)
 
 
 def propose(learning: Learning, tick: Tick, model: EngineModel) -> ServicePlan | None:
@@ -73,7 +80,7 @@ def _moved(learning: Learning, allocation: Allocation, tick: Tick) -> Learning:
 
 def explain(plan: ServicePlan) -> Decision:
     """Return the decision with its reason, message, conditions and inputs."""
-    return decision_of(plan.view, plan.sizes, plan.batching, plan.limits)
+    return decision_of(plan.view, plan.sizes, plan.batching, plan.limits, plan.queue_limit)
 
 
 LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})

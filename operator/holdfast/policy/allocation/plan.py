@@ -30,7 +30,7 @@ TOLERANCE = 1e-6
 
 @value
 class Sharing:
-    """Replicas of those that stay, and the requests of those that move on the accelerators that they move to.
+    """`replicas` of the services that stay. `moved` services have their request on the new accelerator.
 
     `guaranteed` replicas are handed out before all others.
     """
@@ -81,7 +81,11 @@ def _improved(best: Sharing, rivals: Sequence[CapacityRequest], rooms: Sequence[
 def _exchanges(
     now: Sharing, rivals: Sequence[CapacityRequest]
 ) -> Iterator[tuple[Mapping[ServiceKey, int], Mapping[ServiceKey, CapacityRequest]]]:
-    """Guarantees and moves to try: what runs stays, those that go short get one more, the lowest priority moves."""
+    """Yield what to try, each as guarantees and moves.
+
+    First, all running replicas stay. Then each service that goes short gets one replica more, the highest priority
+    first. Then each service moves to each other accelerator, the lowest priority first.
+    """
     stay = [request for request in rivals if request.key not in now.moved]
     yield {request.key: min(request.running, request.want) for request in stay}, {}
     for request in reversed(stay):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import BatchingTarget, CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.decision import (
+    BatchingTarget,
+    CapacityView,
+    Decision,
+    Explanation,
+    QueueLimitTarget,
+    SloView,
+    Verdict,
+)
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
 from holdfast.policy.estimate.traffic import bad_by_cause
@@ -15,11 +23,16 @@ from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.batching_limits import advice
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
-from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.view import View
 
 
-def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTarget | None) -> Decision:
+def decision_of(
+    view: View,
+    sizes: Sizes,
+    batching: Batching,
+    target: BatchingTarget | None,
+    queue_limit: QueueLimitTarget | None,
+) -> Decision:
     """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
     verdict, recommendation = _verdicts(view, sizes)
     if view.spec.recommend_only and recommendation is not None:
@@ -49,7 +62,7 @@ def decision_of(view: View, sizes: Sizes, batching: Batching, target: BatchingTa
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
         batching=target,
-        queue_limit=None if target is not None and target.reason else follow(view, sizes),
+        queue_limit=queue_limit,
         holding=_holding(view),
         engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
     )

@@ -22,7 +22,7 @@ class Migration:
     `targets` are the groups of the goal, `sources` the groups beyond it, and `allowance` what may run at one time.
     At least `on_demand` replicas of the `regular` accelerators are to serve. Sources of a `forbidden` accelerator
     stay only while they serve. `unavailable` accelerators could not be had a short while ago.
-    Not more than `most_staying` sources stay.
+    With `stand_ins_only` no more sources stay than targets lack.
     """
 
     goal: Mapping[str, int]
@@ -34,7 +34,7 @@ class Migration:
     on_demand: int = 0
     forbidden: frozenset[str] = frozenset()
     unavailable: frozenset[str] = frozenset()
-    most_staying: int | None = None
+    stand_ins_only: bool = False
 
     @property
     def serving(self) -> dict[str, int]:
@@ -51,8 +51,7 @@ class Migration:
         """The accelerators that lack targets, in the order in which these start: first where none fails to."""
         failing = {group.accelerator for group in self.targets if group.useless}
         lacking = [name for name, count in self.goal.items() if count > self.serving.get(name, 0)]
-        first = sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
-        return first
+        return sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
 
     @property
     def waits(self) -> bool:
@@ -106,10 +105,9 @@ def _for_on_demand(migration: Migration, kept: Mapping[str, int]) -> dict[str, i
 
 
 def _one_less(migration: Migration, kept: Mapping[str, int]) -> dict[str, int] | None:
-    """One source less, where no target could start beside them and none is on its way."""
-    most = migration.most_staying
-    crowded = most is not None and sum(kept.values()) > max(most, migration.lacking)
-    if not crowded and (migration.waits or not migration.in_turn or migration.has_room(kept)):
+    """One source less, where no target could start beside them and none is on its way, or where it stands for none."""
+    spare = migration.stand_ins_only and sum(kept.values()) > migration.lacking
+    if not spare and (migration.waits or not migration.in_turn or migration.has_room(kept)):
         return None
     ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
     fewer = [each for each in ones if migration.may_go(kept, each)]

@@ -69,7 +69,7 @@ def pinned_migration(view: View, goal: Mapping[str, int]) -> Migration:
         on_demand=min(view.spec.min_on_demand, sum(goal.get(name, 0) for name in _regular(view))),
         forbidden=frozenset([group.accelerator for group in sources]),
         unavailable=_unavailable(view, goal),
-        most_staying=0,
+        stand_ins_only=True,
     )
 
 
@@ -106,7 +106,7 @@ def _available(view: View, option: Option, sources: Sequence[Group]) -> int:
 def _allowance(view: View, replicas: int, goal: Collection[str]) -> Allowance:
     """The budget, or what is there already costs where that is more: whoever lowers a budget wants nobody sent away.
 
-    Only as long as a target may come. The last replica that serves stays beside the first target.
+    Only as long as a target may come.
     """
     allowed = replace(allowance(view.spec), replicas=replicas)
     if allowed.dollars_per_hour is None or _unavailable(view, goal) >= frozenset(goal):
