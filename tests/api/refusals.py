@@ -399,8 +399,10 @@ _SIZES = (
         "spec.budget.maxCostPerHour",
         "greater than 0",
     ),
-    Refusal("a surge of two", {"rollout": {"maxSurge": 2}}, "spec.rollout.maxSurge", "0 or 1"),
-    Refusal("a surge as a string", {"rollout": {"maxSurge": "1"}}, "spec.rollout.maxSurge", "0 or 1"),
+    Refusal("a negative surge", {"rollout": {"maxSurge": -1}}, "spec.rollout.maxSurge", "from 0 to 1000"),
+    Refusal("a surge beyond every cluster", {"rollout": {"maxSurge": 1001}}, "spec.rollout.maxSurge", "from 0 to 1000"),
+    Refusal("a surge in percent", {"rollout": {"maxSurge": "25%"}}, "spec.rollout.maxSurge", "Auto or a number"),
+    Refusal("a surge as a string", {"rollout": {"maxSurge": "1"}}, "spec.rollout.maxSurge", "without quotes"),
 )
 OFFICE: dict[str, Any] = {
     "name": "office", "timezone": "Europe/Berlin", "start": "08:00", "end": "18:00", "min": 3,
@@ -680,6 +682,7 @@ ACCEPTED = (
     ),
     Accepted("no surge", {"rollout": {"maxSurge": 0}}),
     Accepted("one surge", {"rollout": {"maxSurge": 1}}),
+    Accepted("a surge of ten", {"rollout": {"maxSurge": 10}}),
     Accepted("Auto batching", {"batching": {"mode": "Auto"}}),
     Accepted("Auto batching up to one bound", {"batching": {"maxNumSeqs": 8}}),
     Accepted("refusal in overload", {"overload": "Reject"}),

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Iterable
 
+import pytest
+
 from holdfast.control.plan import Plan, plan
 from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLimitTarget
@@ -122,8 +124,15 @@ def test_a_free_gpu_on_a_matching_node_lets_a_rollout_surge() -> None:
     node = NodeOffer("n1", (), (("nvidia.com/gpu", 2),), (("nvidia.com/gpu", 1),))
     full = NodeOffer("n1", (), (("nvidia.com/gpu", 2),), (("nvidia.com/gpu", 2),))
     decided = decision(part, Action.HOLD, h100=1)
-    assert planned(part, decided, node).context.facts("h100").free_gpu
-    assert not planned(part, decided, full).context.facts("h100").free_gpu
+    assert planned(part, decided, node).context.facts("h100").surge_room
+    assert not planned(part, decided, full).context.facts("h100").surge_room
+
+
+@pytest.mark.parametrize(("size", "free", "surge"), [(1, 5, 1), (8, 5, 2), (9, 5, 3), (40, 5, 5), (40, 20, 10)])
+def test_a_rollout_may_surge_by_a_quarter_as_far_as_gpus_are_free(size: int, free: int, surge: int) -> None:
+    part = parts(sizes={"h100": size})
+    node = NodeOffer("n1", (), (("nvidia.com/gpu", free),))
+    assert planned(part, decision(part, Action.HOLD, h100=size), node).context.facts("h100").surge_room == surge
 
 
 def test_a_replica_on_a_node_that_takes_no_pods_is_not_given_up_for_the_next_one() -> None:
@@ -132,9 +141,9 @@ def test_a_replica_on_a_node_that_takes_no_pods_is_not_given_up_for_the_next_one
     full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
     other = NodeOffer("n2", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
     decided = decision(part, Action.HOLD, h100=1)
-    assert not planned(there, decided, full, other).context.facts("h100").free_gpu
-    assert planned(there, decided, other).context.facts("h100").free_gpu
-    assert planned(there, decided).context.facts("h100").free_gpu
+    assert not planned(there, decided, full, other).context.facts("h100").surge_room
+    assert planned(there, decided, other).context.facts("h100").surge_room
+    assert planned(there, decided).context.facts("h100").surge_room
 
 
 def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replaced_where_it_is() -> None:
@@ -152,7 +161,7 @@ def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replace
     assert not planned(there, decided).context.facts("h100").surge_stuck
     through_dra = NodeOffer("n1", (), ())
     assert planned(there, decided, through_dra).context.facts("h100").surge_stuck
-    assert planned(begun, decided, through_dra).context.facts("h100").free_gpu, "a free one may be there"
+    assert planned(begun, decided, through_dra).context.facts("h100").surge_room, "a free one may be there"
 
 
 def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -> None:
@@ -171,4 +180,4 @@ def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -
         full = NodeOffer("n1", (), whole, whole, taints)
         decided = decision(part, Action.HOLD, h100=1)
         assert planned(rolls, decided, full).context.facts("h100").surge_stuck is stuck
-        assert planned(begins, decided, full).context.facts("h100").free_gpu is not stuck
+        assert planned(begins, decided, full).context.facts("h100").surge_room == (not stuck)

@@ -119,7 +119,7 @@ def engine(manifest: Manifest) -> Manifest:
 
 def golden_scenes() -> dict[str, tuple[Manifest, ...]]:
     """The manifests of every golden file, by its name."""
-    minimal = context(free_gpu=True, admission_tokens=5600)
+    minimal = context(surge_room=1, admission_tokens=5600)
     full = RenderContext(
         replicas=3, pod_monitor=True, accelerators=(("h100", AcceleratorFacts(cold_start_seconds=95.0)),)
     )

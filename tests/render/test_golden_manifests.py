@@ -228,18 +228,18 @@ def test_downtime_of_the_only_replica_is_said_before_it_happens_and_while_it_las
     before = live(chat_h100(service(), context(admission_tokens=5600)))
     newer = service({"engine": {"image": "vllm/vllm-openai:v0.33.0"}})
     for of in (service(), newer):
-        (remark,) = remarks(of, ["h100"], context(deployed=before, free_gpu=False))
+        (remark,) = remarks(of, ["h100"], context(deployed=before, surge_room=0))
         assert remark == (
             "chat-h100: no GPU is free, so a rollout serves no request between its only replica and the next one"
         )
-        assert not remarks(of, ["h100"], context(deployed=before, free_gpu=True))
-        assert not remarks(of, ["h100"], replace(context(deployed=before, free_gpu=False), replicas=2))
-    (remark,) = remarks(service({"rollout": {"maxSurge": 0}}), ["h100"], context(deployed=before, free_gpu=True))
+        assert not remarks(of, ["h100"], context(deployed=before, surge_room=1))
+        assert not remarks(of, ["h100"], replace(context(deployed=before, surge_room=0), replicas=2))
+    (remark,) = remarks(service({"rollout": {"maxSurge": 0}}), ["h100"], context(deployed=before, surge_room=1))
     assert "rollout.maxSurge is 0" in remark
 
 
 def test_contexts_are_hashable_so_that_renderings_can_be_cached() -> None:
-    facts: Any = context(deployed=live(chat_h100(service())), free_gpu=True)
+    facts: Any = context(deployed=live(chat_h100(service())), surge_room=1)
     assert hash(facts) == hash(copy.deepcopy(facts))
 
 

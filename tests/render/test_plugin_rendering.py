@@ -181,12 +181,12 @@ def test_it_is_said_why_an_engine_has_no_fast_loop(changes: dict[str, Any], said
 
 def test_engines_from_before_the_plugin_are_named_until_they_are_replaced() -> None:
     before = live(chat_h100(service(), context(admission_tokens=5600), RenderSettings(pod_files={})))
-    (remark,) = remarks(service(), ["h100"], context(deployed=before, free_gpu=True))
+    (remark,) = remarks(service(), ["h100"], context(deployed=before, surge_room=1))
     assert remark == (
         "chat-h100: started without the fast loop; its next rollout brings it, a new engine.pluginRevision at once"
     )
     after = live(chat_h100(service({"engine": {"pluginRevision": 1}}), context(deployed=before, admission_tokens=5600)))
-    assert not remarks(service(), ["h100"], context(deployed=after, free_gpu=True))
+    assert not remarks(service(), ["h100"], context(deployed=after, surge_room=1))
 
 
 @pytest.fixture

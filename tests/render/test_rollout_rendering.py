@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.service import BatchingLimits
 from holdfast.render import AcceleratorFacts, Deployed, Objectives, RenderContext, RenderSettings, render
+from holdfast.render.batching import Tuned
 from holdfast.render.names import Manifest
 from tests.render.scenes import MINIMAL, SETTINGS, chat_h100, context, deployments, engine, live, service
 
@@ -96,8 +98,8 @@ MEASURED = {"admission_tokens": 2900, "admission_changed_at": 1_800_000_000}
 
 
 def test_a_measured_admission_limit_rolls_out_and_nothing_else_changes() -> None:
-    first = chat_h100(service(NO_PLUGIN), context(admission_tokens=41000, free_gpu=True))
-    rolled = chat_h100(service(NO_PLUGIN), context(deployed=live(first), free_gpu=True, **MEASURED))
+    first = chat_h100(service(NO_PLUGIN), context(admission_tokens=41000, surge_room=1))
+    rolled = chat_h100(service(NO_PLUGIN), context(deployed=live(first), surge_room=1, **MEASURED))
     wanted = copy.deepcopy(first)
     args = engine(wanted)["args"]
     args[args.index("--max-num-queued-tokens=41000")] = "--max-num-queued-tokens=2900"
@@ -228,26 +230,38 @@ def test_the_revision_changes_with_model_image_and_arguments_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "free_gpu", "expected"),
-    [("Auto", True, (1, 0)), ("Auto", False, (0, 1)), (0, True, (0, 1)), (1, False, (1, 0))],
+    ("wanted", "room", "expected"),
+    [("Auto", 1, (1, 0)), ("Auto", 10, (10, 0)), ("Auto", 0, (0, 1)), (0, 1, (0, 1)), (1, 0, (1, 0)), (3, 0, (3, 0))],
 )
-def test_a_rollout_surges_where_a_gpu_is_free_or_as_told(
-    wanted: object, free_gpu: bool, expected: tuple[int, int]
-) -> None:
+def test_a_rollout_surges_where_gpus_are_free_or_as_told(wanted: object, room: int, expected: tuple[int, int]) -> None:
     changes = {"rollout": {"maxSurge": wanted}, "engine": {"image": "vllm/vllm-openai:v0.33.0"}}
-    assert surge(after(changes, {"free_gpu": free_gpu})) == expected
+    assert surge(after(changes, {"surge_room": room})) == expected
 
 
-def test_a_rollout_under_way_keeps_its_surge_though_its_own_replica_took_the_free_gpu() -> None:
+def test_a_rollout_under_way_keeps_its_surge_though_its_own_replicas_took_the_free_gpus() -> None:
     changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
-    rolling = live(after(changes, {"free_gpu": True}))
-    assert surge(chat_h100(service(changes), context(deployed=rolling, free_gpu=False))) == (1, 0)
+    rolling = live(after(changes, {"surge_room": 2}))
+    assert surge(chat_h100(service(changes), context(deployed=rolling, surge_room=0))) == (2, 0)
+
+
+@pytest.mark.parametrize("edited", [None, "25%", -1, 1.5, True, "many"])
+def test_a_surge_that_somebody_edited_to_no_number_counts_as_none(edited: object) -> None:
+    manifest = copy.deepcopy(FIRST)
+    manifest["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = edited
+    read = Deployed.read(manifest)
+    assert read is not None
+    assert read.max_surge == 0
+
+
+def test_a_trial_of_batching_limits_replaces_one_replica_first() -> None:
+    on_trial = Tuned(BatchingLimits(max_num_seqs=64), BatchingLimits(), "")
+    assert surge(after({"batching": {"mode": "Auto"}}, {"surge_room": 5, "tuned": on_trial})) == (1, 0)
 
 
 def test_a_surge_replica_without_a_place_cannot_block_a_rollout() -> None:
     changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
-    rolling = live(after(changes, {"free_gpu": True}))
-    stuck = context(deployed=rolling, free_gpu=False, surge_stuck=True)
+    rolling = live(after(changes, {"surge_room": 2}))
+    stuck = context(deployed=rolling, surge_room=0, surge_stuck=True)
     assert surge(chat_h100(service(changes), stuck)) == (0, 1)
 
 
@@ -262,7 +276,7 @@ class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
         assert kept["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
 
     def test_loses_none_that_serves_to_a_rollout_under_way(self) -> None:
-        assert surge(after(LEFT, {"free_gpu": False, "surge_stuck": True})) == (1, 0)
+        assert surge(after(LEFT, {"surge_room": 0, "surge_stuck": True})) == (1, 0)
 
     def test_gets_what_was_edited_meanwhile_once_it_may_have_some_again(self) -> None:
         again = LEFT | {"accelerators": LISTED}

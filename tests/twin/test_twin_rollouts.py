@@ -82,6 +82,17 @@ def test_without_a_free_gpu_an_old_replica_goes_first(tmp_path: Path) -> None:
     assert policy.pods(170.0) == {"3": ("ready", True), "4": ("ready", True)}
 
 
+@pytest.mark.parametrize(("gpus", "most"), [(20, 10), (9, 9)])
+def test_a_rollout_replaces_a_quarter_at_a_time_as_far_as_gpus_are_free(gpus: int, most: int, tmp_path: Path) -> None:
+    policy = Rollout(8)
+    finished = run(policy, tmp_path, gpus=gpus)
+    there = [[phase for phase, _ in policy.pods(at).values() if phase != "draining"] for at in policy.seen]
+    assert max(map(len, there)) == most
+    assert min(finished.sizes[0].ready) >= 7
+    # Four rounds of 30 s replace all; one at a time they take twice as long.
+    assert all(new for _, new in policy.pods(165.0).values()) is (most == 10)
+
+
 def test_pods_that_are_added_during_a_rollout_have_both_templates_in_proportion(tmp_path: Path) -> None:
     policy = Rollout(3, {35.0: 6})
     run(policy, tmp_path, gpus=12)

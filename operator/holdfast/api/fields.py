@@ -1,7 +1,7 @@
 """The kinds of values an LLMService is made of: bounded strings, durations, names, parts of pods."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
@@ -114,13 +114,13 @@ Quantity = Annotated[
 ]
 
 MaxSurge = Annotated[
-    Literal["Auto", 0, 1],
+    int | str,
     WithJsonSchema({"x-kubernetes-int-or-string": True}),
     Checked(
         Rule(
-            "type(self) == int ? (self == 0 || self == 1) : self == 'Auto'",
-            "maxSurge must be Auto, 0 or 1: write one of them, numbers without quotes",
-            lambda _: True,  # the type says it
+            "type(self) == int ? (self >= 0 && self <= 1000) : self == 'Auto'",
+            "maxSurge must be Auto or a number from 0 to 1000: write numbers without quotes",
+            lambda value: value == "Auto" or (isinstance(value, int) and 0 <= value <= 1000),
         )
     ),
 ]

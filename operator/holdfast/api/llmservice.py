@@ -236,7 +236,10 @@ class Rollout(ApiModel):
     """How replicas are replaced when the spec changes."""
 
     max_surge: fields.MaxSurge = "Auto"
-    """Extra replicas during a rollout: Auto (1 if a GPU is free, else 0), 0 (downtime at one replica) or 1."""
+    """Extra replicas during a rollout: Auto (a quarter of the replicas, as far as GPUs are free) or a number.
+
+    0 means downtime at one replica.
+    """
 
 
 class LLMServiceSpec(ApiModel):

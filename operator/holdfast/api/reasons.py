@@ -155,7 +155,7 @@ class Reason(StrEnum):
 
     QUEUE_LIMIT_CHANGED = (
         "QueueLimitChanged",
-        "Engines restart one at a time with the queue limit that follows from their measured step times.",
+        "Engines restart in turn with the queue limit that follows from their measured step times.",
     )
 
     # Decisions: hold and bound

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.cluster import QueueLimit, ReplicaPhase
+from holdfast.domain.cluster import QueueLimit, ReplicaPhase, rollout_surge
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
@@ -254,7 +254,7 @@ def _fact(
     remembered = deployed.rendered if deployed else None
     rolling = deployed is not None and deployed.placement.rolling_out
     return AcceleratorFacts(
-        free_gpu=option is not None and (_has_room(option, inventory) or not _gives_way(part, option, inventory)),
+        surge_room=_surge_room(part, option, deployed, inventory) if option is not None else 0,
         surge_stuck=option is not None
         and rolling
         and _unplaced(part, name)
@@ -279,8 +279,12 @@ def _is_kept(part: ServiceParts, accelerator: Accelerator, deployed: ObservedDep
     return (TLS_FOLDER in deployed.rendered.template_json) == (part.service.spec.engine.tls_secret_ref is not None)
 
 
-def _has_room(option: AcceleratorOption, inventory: Inventory) -> bool:
-    return inventory.room(option).free_replicas > 0
+def _surge_room(
+    part: ServiceParts, option: AcceleratorOption, deployed: ObservedDeployment | None, inventory: Inventory
+) -> int:
+    """Return how many further replicas a rollout may have; one where it could not take a serving one's GPUs."""
+    surge = rollout_surge(deployed.placement.replicas if deployed else 1, inventory.room(option).free_replicas)
+    return surge or int(not _gives_way(part, option, inventory))
 
 
 def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:

@@ -74,7 +74,7 @@ class Deployed:
         return cls(
             inputs=annotations[names.INPUTS_ANNOTATION],
             template_json=_recorded(deployment["metadata"]) or as_text(spec["template"]),
-            max_surge=1 if rolling.get("maxSurge") == 1 else 0,
+            max_surge=whole(str(rolling.get("maxSurge"))) or 0,
             admission_tokens=whole(annotations.get(names.ADMISSION_ANNOTATION)),
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
             tuned=Tuned.from_json(annotations.get(names.BATCHING_ANNOTATION, "")),
@@ -86,13 +86,13 @@ class Deployed:
 class AcceleratorFacts:
     """What is known of one accelerator of a service.
 
-    free_gpu: one more replica could be scheduled now. surge_stuck: a rollout waits for a replica that cannot be
-    scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for none.
-    admission_changed_at: when a measurement last changed it; later than the deployed one, it is a rollout.
+    surge_room: further replicas that a rollout starting now may have. surge_stuck: a rollout waits for a replica that
+    cannot be scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for
+    none. admission_changed_at: when a measurement last changed it; later than the deployed one, it is a rollout.
     tuned: batching limits in place of those that are declared. kept: it is being left, and its pods stay as they are.
     """
 
-    free_gpu: bool = False
+    surge_room: int = 0
     surge_stuck: bool = False
     cold_start_seconds: float | None = None
     admission_tokens: int | None = None

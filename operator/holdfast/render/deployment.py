@@ -45,7 +45,10 @@ def deployment(
         "metadata": metadata,
         "spec": {
             "selector": {"matchLabels": selector(service, accelerator)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge}},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0 if surge else 1},
+            },
             "progressDeadlineSeconds": progress_deadline_seconds(settings, facts) + trial_seconds,
             # The first new replica must have served for that long before the next is replaced.
             **({"minReadySeconds": trial_seconds} if trial_seconds else {}),
@@ -63,11 +66,12 @@ def with_replicas(manifest: Manifest, replicas: int) -> Manifest:
 
 
 def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
-    """1 or 0 further replicas during a rollout.
+    """Return how many further replicas may run during a rollout.
 
-    Auto looks for a free GPU when a rollout starts and then stays with it: its own surge replica takes that GPU, and
-    must not count against it. Only a surge replica that finds no place after all turns it to 0, or the rollout would
+    Auto looks for free GPUs when a rollout starts and then stays with them: its own surge replicas take those GPUs, and
+    must not count against them. Only a surge replica that finds no place after all turns it to 0, or the rollout would
     wait for ever. Where the accelerator is being left a rollout may wait: what serves goes one by one as others come.
+    A trial of batching limits replaces one replica first.
     """
     wanted = service.spec.rollout.max_surge
     if wanted != "Auto":
@@ -75,7 +79,8 @@ def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorF
     if accelerator.is_left:
         return 1
     if rolls_out or facts.deployed is None:
-        return int(facts.free_gpu)
+        on_trial = facts.tuned is not None and facts.tuned.before is not None
+        return min(facts.surge_room, 1) if on_trial else facts.surge_room
     return 0 if facts.surge_stuck else facts.deployed.max_surge
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, rollout_surge
 from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.twin.fleet import EngineFleet
@@ -83,6 +83,8 @@ class Service:
     drain_seconds: float
     queue_limits: dict[str, QueueLimit] = field(default_factory=dict)
     """Those of the Deployments' templates, where the policy sets them."""
+    surges: dict[str, int] = field(default_factory=dict)
+    """Further replicas during a rollout, by accelerator."""
     pods: list[SimulatedPod] = field(default_factory=list)
     gone: list[SimulatedPod] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -167,10 +169,13 @@ class Cluster:
         self._start_ready()
 
     def roll_out(self, service: Service, target: QueueLimitTarget) -> None:
-        """Give the engines of a Deployment another queue limit: pods are replaced one at a time (`_replace_one`)."""
+        """Give the engines of a Deployment another queue limit: pods are replaced in turn (`_go_on`)."""
         service.actions += 1
-        service.queue_limits[target.accelerator] = target.limit
-        self._replace_one(service, target.accelerator)
+        name = target.accelerator
+        service.queue_limits[name] = target.limit
+        free_replicas = self._free[name] // service.option(name).gpus_per_replica if service.spec.may_surge else 0
+        service.surges[name] = rollout_surge(service.sizes[name], free_replicas)
+        self._go_on(service, name)
 
     def next_change(self) -> float:
         """When the next pod becomes ready or must be gone; infinite where nothing is pending."""
@@ -185,7 +190,7 @@ class Cluster:
             for pod in [pod for pod in service.pods if pod.leaving_at is not None]:
                 self._remove_drained(service, pod)
             for accelerator in service.queue_limits:
-                self._replace_one(service, accelerator)
+                self._go_on(service, accelerator)
         self._place_all()
         self._start_ready()
 
@@ -281,21 +286,36 @@ class Cluster:
                     if pod.queue_limit is not None:
                         service.fleet.limit_queue(pod.engine, pod.queue_limit.tokens)
 
-    def _replace_one(self, service: Service, accelerator: str) -> None:
-        """Go on with a rollout, once its last new pod is ready: one pod more where GPUs are free, then an old one less.
+    def _go_on(self, service: Service, accelerator: str) -> None:
+        """Go on with a rollout as far as Kubernetes would: further pods of the new template, then old ones go."""
+        while self._add_new(service, accelerator) or self._remove_old(service, accelerator):
+            pass
 
-        Kubernetes removes pods that are not ready first, then the youngest.
-        """
+    def _add_new(self, service: Service, accelerator: str) -> bool:
+        """Create one pod of the new template within size and surge; without free GPUs the surge ends, as rendered."""
+        staying, size = service.staying(accelerator), service.sizes[accelerator]
+        new = len(staying) - len(service.outdated(accelerator))
+        if new >= size or len(staying) >= size + service.surges.get(accelerator, 0):
+            return False
+        if len(staying) >= size and self._free[accelerator] < service.option(accelerator).gpus_per_replica:
+            service.surges[accelerator] = len(staying) - size
+            return False
+        self._place(self._create(service, accelerator, self.now))
+        return True
+
+    def _remove_old(self, service: Service, accelerator: str) -> bool:
+        """Remove one old pod where enough others serve: first those that are not ready, then the youngest."""
         staying, old = service.staying(accelerator), service.outdated(accelerator)
-        if not old or any(pod.engine is None for pod in staying if pod not in old):
-            return
-        short = len(staying) <= service.sizes[accelerator]
-        if short and self._free[accelerator] >= old[0].gpus:
-            self._place(self._create(service, accelerator, self.now))
-            return
-        self._leave(service, max(old, key=lambda pod: (pod.engine is None, pod.number)))
-        if short:
-            self._create(service, accelerator, self.now)
+        least = service.sizes[accelerator] - int(not service.surges.get(accelerator, 0))
+        if not old:
+            return False
+        starting = sum(pod.engine is None for pod in staying if pod not in old)
+        goes = max(old, key=lambda pod: (pod.engine is None, pod.number))
+        serving = sum(pod.engine is not None for pod in staying)
+        if len(staying) - starting <= least or (goes.engine is not None and serving <= least):
+            return False
+        self._leave(service, goes)
+        return True
 
     def _ranked(self, service: Service, pods: Sequence[SimulatedPod], target: PlacementTarget) -> list[SimulatedPod]:
         """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.

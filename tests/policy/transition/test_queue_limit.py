@@ -40,7 +40,7 @@ def test_a_limit_that_is_far_from_the_measured_one_is_changed_and_the_message_sa
     assert (found.accelerator, found.limit.tokens) == ("h100", right(7.0))
     assert found.message == (
         f"h100 engines queue at most 41,000 prompt tokens; {right(7.0):,} are right by the objectives, their KV cache "
-        "and their steps (7 times as long as expected); replicas restart one at a time"
+        "and their steps (7 times as long as expected); replicas restart in turn"
     )
 
 

@@ -40,7 +40,7 @@ def follow(view: View, sizes: Sizes) -> QueueLimitTarget | None:
     before = "any number of" if limit.tokens is None else f"at most {limit.tokens:,}"
     message = (
         f"{view.chosen.name} engines queue {before} prompt tokens; {tokens:,} are right by the objectives, their KV "
-        f"cache and their steps ({correction.slowness:.2g} times as long as expected); replicas restart one at a time"
+        f"cache and their steps ({correction.slowness:.2g} times as long as expected); replicas restart in turn"
     )
     changed_at = math.ceil(view.now / CLOCK_SECONDS) * CLOCK_SECONDS
     return QueueLimitTarget(view.chosen.name, QueueLimit(tokens, changed_at), message)
