@@ -16,12 +16,13 @@ from holdfast.api.benchmark_summary import Summary, TuneFigures
 from holdfast.api.conditions import CAPACITY_IN_USE, COMPLETE, Condition, Status
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.status import ConditionStatus
+from holdfast.control.benchmark_capacity import PerReplica, per_replica
+from holdfast.control.benchmark_progress import Progress
 from holdfast.control.report import condition_of, iso
 from holdfast.domain.benchmark import EngineKind, Engines, Phase
 from holdfast.domain.decision import ConditionValue
 from holdfast.observe.benchmarks import Benchmark, engine_digest
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.benchmarks.lifecycle import PerReplica, Progress, per_replica
 from holdfast.render.benchmark import Measurand, flags_of, patch_of, result_name
 
 Body = dict[str, Any]

@@ -19,7 +19,8 @@ from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, Whil
 from holdfast.act.apply import Applier, ForeignObject
 from holdfast.api.conditions import COMPLETE
 from holdfast.api.reasons import Reason
-from holdfast.control import benchmark_report, benchmark_use
+from holdfast.control import benchmark_capacity, benchmark_progress, benchmark_report, benchmark_use
+from holdfast.control.benchmark_progress import Progress, waiting
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
@@ -35,8 +36,6 @@ from holdfast.observe.benchmarks import (
     remembered,
 )
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.benchmarks import lifecycle as policy
-from holdfast.policy.benchmarks.lifecycle import Obstacle, Progress
 from holdfast.render import RenderSettings
 from holdfast.render.benchmark import Measurand, config_map, job, measurand
 from holdfast.render.tuning import OwnEngine
@@ -97,7 +96,7 @@ class _Case:
 
     def moved(self, before: Engines) -> str:
         """What has changed about the engines since."""
-        return policy.moved(before, self._as_now(before.accelerator if before.own else None))
+        return benchmark_capacity.moved(before, self._as_now(before.accelerator if before.own else None))
 
     def price_of(self, engines: Engines | None) -> float | None:
         """Dollars per hour of one replica, from the service's present spec; None if it has no price."""
@@ -204,7 +203,7 @@ class Benchmarks:
         status = self._status(entry)
         if entry.declared is None:
             return status.get("observedGeneration") == entry.generation
-        return policy.is_at_rest(remembered(status), entry.run) and (
+        return benchmark_progress.is_at_rest(remembered(status), entry.run) and (
             status.get("observedGeneration") == entry.generation
         )
 
@@ -242,7 +241,7 @@ class Benchmarks:
 
     async def _one(self, case: _Case, busy: set[str], now: float) -> None:
         entry, known = case.entry, case.known
-        if policy.is_outdated(known, entry.run):
+        if benchmark_progress.is_outdated(known, entry.run):
             await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
             self._load_ends(case, now)
         if entry.declared is None:
@@ -260,7 +259,7 @@ class Benchmarks:
         entry, of = case.entry, case.of
         obstacle = await self._obstacle(case, busy, now)
         if obstacle is not None or of is None or entry.declared is None:
-            step = policy.waiting(obstacle or Obstacle(Reason.TARGET_NOT_READY, "the service does not exist"))
+            step = obstacle or waiting(Reason.TARGET_NOT_READY, "the service does not exist")
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         engine = case.engine if isinstance(case.engine, OwnEngine) else None
@@ -271,31 +270,31 @@ class Benchmarks:
         except ApiError as error:
             if error.namespace_ends or error.status == 409:
                 raise
-            step = policy.waiting(Obstacle(Reason.APPLY_FAILED, f"the API server rejected the Job: {error.message}"))
+            step = waiting(Reason.APPLY_FAILED, f"the API server rejected the Job: {error.message}")
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         busy.add(of.url)
         self._words.pop(entry.key, None)
-        step, name = policy.look(JobSeen(found), of.name, engines, ""), str(manifest["metadata"]["name"])
+        step, name = benchmark_progress.look(JobSeen(found), of.name, engines, ""), str(manifest["metadata"]["name"])
         if step.phase is Phase.PENDING:
             await self._tell(case, step, benchmark_report.waiting(entry, case.status, step, now), now)
             return
         await self._tell(case, step, benchmark_report.begun(case.entry, case.status, step, of, engines, name, now), now)
 
-    async def _obstacle(self, case: _Case, busy: set[str], now: float) -> Obstacle | None:
+    async def _obstacle(self, case: _Case, busy: set[str], now: float) -> Progress | None:
         """Why a run cannot begin now; checks that need the API server come last."""
         entry, declared = case.entry, case.entry.declared
         if declared is None:
-            return Obstacle(Reason.INVALID, entry.problem)
+            return waiting(Reason.INVALID, entry.problem)
         if not self._image:
-            return Obstacle(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image")
+            return waiting(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image")
         lacks = case.lacks
         if lacks:
-            return Obstacle(Reason.TARGET_NOT_READY, lacks)
+            return waiting(Reason.TARGET_NOT_READY, lacks)
         if case.of is not None and case.of.url in busy:
-            return Obstacle(Reason.QUEUED, f"waits until another benchmark of {case.of.name} ends")
+            return waiting(Reason.QUEUED, f"waits until another benchmark of {case.of.name} ends")
         if case.of is not None and declared.spec.sweep is not None and self._echoes(case.of.url, now):
-            return Obstacle(
+            return waiting(
                 Reason.QUEUED,
                 f"waits until the load of the previous benchmark of {case.of.name} is no longer in its metrics",
             )
@@ -303,7 +302,7 @@ class Benchmarks:
             wanted = recording.config_map_key_ref
             missing = await acting.missing_key(self._api, entry.key.namespace, wanted.name, wanted.key)
             if missing:
-                return Obstacle(Reason.INVALID, missing)
+                return waiting(Reason.INVALID, missing)
         return None
 
     def _load_ends(self, case: _Case, now: float) -> None:
@@ -330,7 +329,7 @@ class Benchmarks:
         if seen.state is JobState.BROKEN:  # it would hold its GPUs until the time limit
             await acting.remove_job(self._api, entry.key.namespace, str(case.status.get("job", "")), entry.uid)
         target = str(case.status.get("target", ""))
-        step = policy.look(seen, target, engines, declared.spec.timeout)
+        step = benchmark_progress.look(seen, target, engines, declared.spec.timeout)
         if step.phase is Phase.RUNNING:
             status = benchmark_report.running(entry, case.status, step, engines, moved, seen.last_words, now)
         elif step.summary is None:
@@ -338,7 +337,9 @@ class Benchmarks:
             status = benchmark_report.ended(entry, case.status, step, now)
         else:
             self._load_ends(case, now)
-            step = replace(step, summary=policy.completed(step.summary, engines, moved, case.price_of(engines)))
+            step = replace(
+                step, summary=benchmark_capacity.completed(step.summary, engines, moved, case.price_of(engines))
+            )
             lost = await self._keep(entry, step)
             step = replace(step, message="; ".join(filter(None, (step.message, lost))))
             status = benchmark_report.measured(entry, case.status, step, case.of, case.part, engines, moved, now)

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
+from holdfast.control.benchmark_progress import Progress, begun, look, waiting
+from holdfast.control.benchmark_use import Standing, use_of
 from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
@@ -34,8 +36,6 @@ from holdfast.observe.ended import ended_from_pod
 from holdfast.policy.batching.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
-from holdfast.policy.benchmarks.lifecycle import Obstacle, Progress, begun, look, waiting
-from holdfast.policy.benchmarks.use import Standing, use_of
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.engine_model import ReplicaRate
@@ -635,10 +635,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "queue limit, too large": (queue_limit, stock(QueueLimit(41_000))),
     "queue limit, none": (queue_limit, stock(QueueLimit(None), 0.93)),
     "benchmark, runs": benchmark(begun("chat", Engines((("h100", 2),), 1))),
-    "benchmark, queued": benchmark(waiting(Obstacle(Reason.QUEUED, "waits until another benchmark of chat ends"))),
-    "benchmark, not ready": benchmark(waiting(Obstacle(Reason.TARGET_NOT_READY, "no replica of chat is ready"))),
+    "benchmark, queued": benchmark(waiting(Reason.QUEUED, "waits until another benchmark of chat ends")),
+    "benchmark, not ready": benchmark(waiting(Reason.TARGET_NOT_READY, "no replica of chat is ready")),
     "benchmark, no image": benchmark(
-        waiting(Obstacle(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image"))
+        waiting(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image")
     ),
     "benchmark, one rate": benchmark(run_ended(Summary(run=GOOD_RUN))),
     "benchmark, saturation": benchmark(run_ended(Summary(run=GOOD_RUN, sweep=SWEEP))),

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
+from holdfast.control.benchmark_capacity import PerReplica, completed, moved, per_replica
+from holdfast.control.benchmark_progress import is_at_rest, is_outdated, look
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
-from holdfast.policy.benchmarks.lifecycle import (
-    PerReplica,
-    completed,
-    is_at_rest,
-    is_outdated,
-    look,
-    moved,
-    per_replica,
-)
 
 ONE = Engines((("h100", 1),), generation=1, digest="a")
 TWO = Engines((("h100", 2),), generation=1, digest="a")

@@ -1,1 +1,0 @@
-"""Lifecycle of an LLMBenchmark, and whether its result is used."""
