@@ -17,12 +17,7 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS
 from holdfast.act.limits import tell_engine
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.engines import EnginePod
-from holdfast.policy.batching.applied import (
+from holdfast.control.limits_in_force import (
     NOTHING_APPLIED,
     Applied,
     Watched,
@@ -32,7 +27,12 @@ from holdfast.policy.batching.applied import (
     unseen,
     watch,
 )
-from holdfast.policy.batching.limits_version import numbered
+from holdfast.control.limits_version import numbered
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import SignalState, Traffic
+from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.engines import EnginePod
 from holdfast_engine.rules import Limits
 
 _LOG = logging.getLogger(__name__)

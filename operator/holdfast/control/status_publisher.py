@@ -16,13 +16,13 @@ from holdfast.api.status import BatchingStatus, two_digits
 from holdfast.control import decision_record
 from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
+from holdfast.control.limits_in_force import Applied
 from holdfast.control.plan import Plan
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
 from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.policy.batching.applied import Applied
 from holdfast.render import remarks
 from holdfast.render.batching import with_limits
 from holdfast.render.plugin import has_plugin

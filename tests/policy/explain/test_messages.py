@@ -22,6 +22,7 @@ from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFig
 from holdfast.api.reasons import Reason
 from holdfast.control.benchmark_progress import Progress, begun, look, waiting
 from holdfast.control.benchmark_use import Standing, use_of
+from holdfast.control.limits_in_force import NOTHING_APPLIED, Watched, applied
 from holdfast.control.report import invalid_status
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
@@ -33,7 +34,6 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.observe import foreign_engines, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.observe.ended import ended_from_pod
-from holdfast.policy.batching.applied import NOTHING_APPLIED, Watched, applied
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.estimate.cold_start import ColdStarts

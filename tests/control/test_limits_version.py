@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.batching.limits_version import LARGEST_LEAD, numbered
+from holdfast.control.limits_version import LARGEST_LEAD, numbered
 from holdfast_engine.rules import Limits, Objectives
 
 NOW = 1_000.0

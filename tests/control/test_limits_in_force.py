@@ -7,9 +7,7 @@ import math
 import pytest
 
 from holdfast.api.conditions import ConditionType
-from holdfast.domain.engine import EngineState, PluginMode
-from holdfast.domain.signals import SignalState, Traffic
-from holdfast.policy.batching.applied import (
+from holdfast.control.limits_in_force import (
     NOTHING_APPLIED,
     Applied,
     Watched,
@@ -19,6 +17,8 @@ from holdfast.policy.batching.applied import (
     unseen,
     watch,
 )
+from holdfast.domain.engine import EngineState, PluginMode
+from holdfast.domain.signals import SignalState, Traffic
 
 SCRAPE = 15.0
 PATIENCE = 30.0 + 2 * SCRAPE
