@@ -22,7 +22,7 @@ from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
-from holdfast.policy.unchanged import Facts, Last, facts, still_holds
+from holdfast.policy.unchanged import Last, facts, still_holds
 from holdfast.policy.view import View
 
 
@@ -128,7 +128,7 @@ class ServicePass:
         self._service = service
         self._before = self.memory
         self._tick = tick
-        self._facts: Facts
+        self._facts: ServiceSnapshot
         self._proposal: ServicePlan | None = None
         self._held: Last | None = None
         self.failed = False

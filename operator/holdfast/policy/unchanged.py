@@ -6,78 +6,38 @@ Engines are scraped less often than decisions are made, and most services are qu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import NamedTuple
 
-from holdfast.domain.activator import Activator
-from holdfast.domain.benchmark import Measured
-from holdfast.domain.cluster import ClusterProblem, Placement, Replica
 from holdfast.domain.decision import Action, Decision
-from holdfast.domain.service import ServiceSpec
-from holdfast.domain.signals import AcceleratorTraffic, SignalState
-from holdfast.domain.snapshot import ServiceSnapshot, Timing
-
-
-class Facts(NamedTuple):
-    """All inputs about one service except the time, independent of the order of arrival."""
-
-    spec: ServiceSpec
-    state: SignalState
-    detail: str
-    interval_seconds: float
-    by_accelerator: tuple[tuple[str, AcceleratorTraffic], ...]
-    replicas: tuple[Replica, ...]
-    placements: tuple[Placement, ...]
-    problems: tuple[ClusterProblem, ...]
-    hung: tuple[str, ...] = ()
-    lagging: tuple[str, ...] = ()
-    activator: Activator | None = None
-    measured: tuple[Measured, ...] = ()
-    ended: tuple[Replica, ...] = ()
+from holdfast.domain.signals import Traffic
+from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Timing
 
 
 class Last(NamedTuple):
     """A decision, its facts, its time, and until when no scheduled minimum begins or ends."""
 
     decision: Decision
-    facts: Facts
+    facts: ServiceSnapshot
     at: float
     until: float = math.inf
 
 
-_Item = TypeVar("_Item")
-_by_first = itemgetter(0)
-_by_name = attrgetter("name")
-_by_accelerator = attrgetter("accelerator")
-_by_reason = attrgetter("reason", "message")
-
-
-def facts(service: ServiceSnapshot) -> Facts:
-    """Return the inputs that a decision about the service depends on."""
-    traffic = service.traffic
-    return Facts(
-        service.spec,
-        traffic.state,
-        traffic.detail,
-        traffic.interval_seconds,
-        _in_order(traffic.by_accelerator, _by_first),
-        _in_order(service.replicas, _by_name),
-        _in_order(service.placements, _by_accelerator),
-        _in_order(service.problems, _by_reason),
-        tuple(sorted(traffic.hung)),
-        tuple(sorted(traffic.lagging)),
-        service.activator,
-        service.measured,
-        _in_order(service.ended, _by_name),
+def facts(service: ServiceSnapshot) -> ServiceSnapshot:
+    """Return what a decision depends on: without quantiles, ages and history, which change or end with time alone."""
+    seen = service.traffic
+    traffic = Traffic(
+        seen.state,
+        seen.detail,
+        seen.interval_seconds,
+        by_accelerator=seen.by_accelerator,
+        hung=seen.hung,
+        lagging=seen.lagging,
     )
+    return replace(service, traffic=traffic, history=None, recalled=Recalled(), born_at=None)
 
 
-def _in_order(items: tuple[_Item, ...], key: Callable[[_Item], Any]) -> tuple[_Item, ...]:
-    return tuple(sorted(items, key=key)) if len(items) > 1 else items
-
-
-def still_holds(last: Last | None, known: Facts, now: float, timing: Timing) -> bool:
+def still_holds(last: Last | None, known: ServiceSnapshot, now: float, timing: Timing) -> bool:
     """Return whether the last decision held everything, on the same facts, less than a scrape interval ago.
 
     Changes that only need time (the end of a hold time, a replica that waited too long) are thus delayed by up to one
