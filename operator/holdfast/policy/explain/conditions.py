@@ -40,67 +40,58 @@ METRICS_REASONS = {
     SignalState.ABSENT: Reason.METRICS_MISSING,
     SignalState.STALE: Reason.METRICS_STALE,
     SignalState.SKEWED: Reason.CLOCK_SKEW,
-    SignalState.PARTIAL: Reason.METRICS_PARTIAL,
     SignalState.FOREIGN: Reason.FOREIGN_ENGINES,
-    SignalState.DUPLICATE: Reason.METRICS_PARTIAL,
-    SignalState.INCOMPLETE: Reason.METRICS_PARTIAL,
-    SignalState.INVALID: Reason.METRICS_PARTIAL,
 }
-
-ALL_FRESH = ConditionValue(ConditionType.METRICS_AVAILABLE, True, Reason.METRICS_FRESH, "all metrics are fresh")
-ALL_PLACED = ConditionValue(
-    ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED, "every desired replica has a node"
-)
-SETTLED = ConditionValue(ConditionType.RECONCILING, False, Reason.STEADY, "the cluster matches the last decision")
-NOT_STUCK = ConditionValue(ConditionType.STALLED, False, Reason.STEADY, "nothing is stalled")
-"""What most services have most of the time."""
+"""Reasons of missing signals; of all other states it is MetricsPartial."""
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
+
+Told = tuple[bool | None, str, str]
+"""Status, reason and message of a condition; the status is None where it is unknown."""
 
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
-    stuck, bad = stalled(view), _mostly_bad(view, sizes)
-    return (
-        ready(view, bad),
-        slo_met(view, sizes),
-        scaling_active(view, sizes, bad),
-        metrics_available(view),
-        capacity_available(view, sizes),
+    stuck, bad = _stalled(view), _mostly_bad(view, sizes)
+    told: dict[ConditionType, Told] = {
+        ConditionType.READY: _ready(view, bad),
+        ConditionType.SLO_MET: _slo_met(view, sizes),
+        ConditionType.SCALING_ACTIVE: _scaling_active(view, sizes, bad),
+        ConditionType.METRICS_AVAILABLE: _metrics_available(view),
+        ConditionType.CAPACITY_AVAILABLE: _capacity_available(view, sizes),
         # kstatus reads the first of the two that is true: what waits for a person is not under way.
-        ConditionValue(ConditionType.RECONCILING, False, stuck.reason, stuck.message)
-        if stuck.status
-        else reconciling(view),
-        stuck,
-    )
+        ConditionType.RECONCILING: (False, *stuck[1:]) if stuck[0] else _reconciling(view),
+        ConditionType.STALLED: stuck,
+    }
+    return tuple(ConditionValue(kind, *each) for kind, each in told.items())
 
 
-def ready(view: View, bad: str) -> ConditionValue:
+def _ready(view: View, bad: str) -> Told:
     """At least one replica has served a token, the object was understood, and not most requests are bad."""
-    kind = ConditionType.READY
-    serving = view.ready
-    problem = _problem(view, capacity=False)
+    serving, problem = view.ready, _problem(view, capacity=False)
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
-        return ConditionValue(kind, False, problem.reason, problem.message)
+        return False, problem.reason, problem.message
     if told := ailing(view):
-        return ConditionValue(kind, *_hanging(view, told))
+        doubted = view.learned.stalls.doubted
+        others = "" if doubted else f"{serving} of {view.size} replicas serve normally; "
+        return None if doubted else serving > 0, ailing_reason(view), others + told
     if bad:
-        return ConditionValue(
-            kind, False, Reason.MOST_REQUESTS_BAD, f"{serving} of {view.size} replicas are ready, {bad}"
-        )
+        return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     if serving:
-        wanted = f"{serving} of {view.size} replicas are ready"
         more = f"{serving} replicas are ready, {view.size} desired"
-        return ConditionValue(kind, True, Reason.SERVING, (wanted if serving <= view.size else more) + _unknown(view))
+        return True, Reason.SERVING, (_shares(view) if serving <= view.size else more) + _unknown(view)
     if view.at_zero and not view.left_at_zero:
-        return ConditionValue(kind, True, Reason.IDLE, f"no replica runs; {rests(view)}")
-    broken = _broken(view)
-    if broken is not None:
-        return ConditionValue(kind, False, *broken)
-    backoff = _setback(view)
+        return True, Reason.IDLE, f"no replica runs; {rests(view)}"
+    if broken := _broken(view):
+        return False, *broken
+    backoff = _backoff(view)
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
-        return ConditionValue(kind, False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}")
-    return ConditionValue(kind, False, Reason.NO_REPLICAS, _awaited(view))
+        return False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}"
+    return False, Reason.NO_REPLICAS, _awaited(view)
+
+
+def _shares(view: View) -> str:
+    return f"{view.ready} of {view.size} replicas are ready"
 
 
 def _unknown(view: View) -> str:
@@ -126,13 +117,6 @@ def _mostly_bad(view: View, sizes: Sizes) -> str:
     if lately.judged < LEAST_JUDGED or lately.bad_share <= 0.5:
         return ""
     return f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
-
-
-def _hanging(view: View, told: str) -> tuple[bool | None, Reason, str]:
-    """Ready as far as others serve; unknown where it is in doubt whether any does."""
-    if view.learned.stalls.doubted:
-        return None, ailing_reason(view), told
-    return view.ready > 0, ailing_reason(view), f"{view.ready} of {view.size} replicas serve normally; {told}"
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
@@ -174,28 +158,27 @@ def _left_at_zero(view: View) -> str:
     return "no replica runs and mode is Recommend, so none is started; set mode to Auto, or scale a Deployment yourself"
 
 
-def slo_met(view: View, sizes: Sizes) -> ConditionValue:
+def _slo_met(view: View, sizes: Sizes) -> Told:
     """Attainment over the window is at least the objective."""
-    kind, slo, state = ConditionType.SLO_MET, view.spec.slo, view.slo
+    slo, state, window = view.spec.slo, view.slo, format_duration(view.spec.slo.window_seconds)
     if not any(option.belief.feasible for option in view.considered):
         names = ", ".join(option.name for option in view.considered)
         remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
         text = f"not even a single request meets the objectives on {names}{_possible(view)}; {remedy}"
-        return ConditionValue(kind, False, Reason.SLO_INFEASIBLE, text)
+        return False, Reason.SLO_INFEASIBLE, text
     if view.seen.state is SignalState.INCOMPLETE:
-        return ConditionValue(kind, None, Reason.METRICS_PARTIAL, view.seen.detail)
-    window = format_duration(slo.window_seconds)
+        return None, Reason.METRICS_PARTIAL, view.seen.detail
     if state.attainment is None:
         text = f"too few requests to judge: fewer than {1.0 / slo.budget_share:.0f} in the last {window}"
-        return ConditionValue(kind, None, Reason.WARMING_UP, f"{text}{_missing(view)}")
+        return None, Reason.WARMING_UP, f"{text}{_missing(view)}"
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
     text = f"{good} of requests in the last {window} were good, objective {objective}{_missing(view)}"
     if view.learned.activator_misses.incomplete(slo.window_seconds, view.now):
         text = f"{text}; requests held before the operator started are not counted; let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
-        return ConditionValue(kind, True, Reason.OBJECTIVE_MET, text)
+        return True, Reason.OBJECTIVE_MET, text
     reason, cause = _missed_because(view, sizes)
-    return ConditionValue(kind, False, reason, f"{text}; {cause}")
+    return False, reason, f"{text}; {cause}"
 
 
 def _possible(view: View) -> str:
@@ -210,10 +193,8 @@ def _missing(view: View) -> str:
     known = view.learned.budget
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
         return ""
-    since = datetime.datetime.fromtimestamp(known.since, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return (
-        f"; requests before {since} are not counted: {known.gap.format(window=format_duration(known.window_seconds))}"
-    )
+    since, gap = _clock(known.since, "%Y-%m-%d %H:%M"), known.gap.format(window=format_duration(known.window_seconds))
+    return f"; requests before {since} are not counted: {gap}"
 
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
@@ -260,29 +241,23 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     return Reason.ENGINE_SLOW, f"{load}, but requests are late; check the engines and their nodes"
 
 
-def scaling_active(view: View, sizes: Sizes, bad: str) -> ConditionValue:
+def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
-    kind, spec = ConditionType.SCALING_ACTIVE, view.spec
-    if spec.pinned_replicas is not None:
-        given = sum(pinned_goal(view, spec.pinned_replicas).values())
-        return ConditionValue(kind, False, Reason.PINNED, pinned_sentence(spec.pinned_replicas, given))
-    if spec.recommend_only:
-        text = "mode is Recommend, so sizes do not change; see status.recommendation"
-        return ConditionValue(kind, False, Reason.RECOMMEND, text)
+    pinned, held, floor = view.spec.pinned_replicas, reason_for(view, sizes), view.scheduled.now
+    if pinned is not None:
+        return False, Reason.PINNED, pinned_sentence(pinned, sum(pinned_goal(view, pinned).values()))
+    if view.spec.recommend_only:
+        return False, Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
     if not view.seen.fresh and not view.asleep:
         detail = view.seen.detail or "see MetricsAvailable"
         text = f"the size does not shrink while metrics are {view.seen.state.value}: {detail}"
-        return ConditionValue(kind, False, Reason.METRICS_HOLD, text)
+        return False, Reason.METRICS_HOLD, text
     if bad:
-        held = reason_for(view, sizes)
-        text = f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
-        return ConditionValue(kind, False, Reason.MOST_REQUESTS_BAD, text)
-    floor = view.scheduled.now
+        return False, Reason.MOST_REQUESTS_BAD, f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:
-        held = reason_for(view, sizes)
         text = f"{text}; the size stays at {view.size} now ({held}): {held.meaning}"
-    return ConditionValue(kind, True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}")
+    return True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}"
 
 
 def _sized_by_others(view: View) -> str:
@@ -293,68 +268,64 @@ def _sized_by_others(view: View) -> str:
     return f"; {found.sized_by} set the size of Deployment {found.deployment} last; if that is an autoscaler, remove it"
 
 
-def metrics_available(view: View) -> ConditionValue:
+def _metrics_available(view: View) -> Told:
     """Every signal is fresh."""
-    kind, seen = ConditionType.METRICS_AVAILABLE, view.seen
+    seen = view.seen
     if seen.fresh:
-        return ALL_FRESH
+        return True, Reason.METRICS_FRESH, "all metrics are fresh"
     if view.at_zero:
         held = "" if view.left_at_zero else "; the activator holds and counts requests"
-        return ConditionValue(kind, True, Reason.METRICS_FRESH, f"no replica runs{held}")
-    return ConditionValue(kind, False, METRICS_REASONS[seen.state], seen.detail or f"metrics are {seen.state.value}")
+        return True, Reason.METRICS_FRESH, f"no replica runs{held}"
+    reason = METRICS_REASONS.get(seen.state, Reason.METRICS_PARTIAL)
+    return False, reason, seen.detail or f"metrics are {seen.state.value}"
 
 
-def capacity_available(view: View, sizes: Sizes) -> ConditionValue:
+def _capacity_available(view: View, sizes: Sizes) -> Told:
     """Every wanted replica could be placed; unknown of those that were not asked for, because a write was refused."""
-    kind = ConditionType.CAPACITY_AVAILABLE
-    problem = _problem(view, capacity=True)
-    if problem is not None:
-        return ConditionValue(kind, False, problem.reason, problem.message)
+    if problem := _problem(view, capacity=True):
+        return False, problem.reason, problem.message
     if view.allocation is not None:
-        return ConditionValue(kind, False, Reason.CAPACITY_LIMITED, view.allocation.sentence)
+        return False, Reason.CAPACITY_LIMITED, view.allocation.sentence
     for group in view.groups:
-        waiting = group.short or group.pending
+        waiting = (*group.short, *group.pending)
         if waiting and group.size:
             said = waiting[0].detail or waiting[0].reason or "the scheduler found no node"
-            waits = len(group.short) + len(group.pending)
-            text = f"{waits} of {group.size} {group.accelerator} replicas wait for a node: {said}"
-            return ConditionValue(kind, False, _shortage(view, group.accelerator), text)
-    backoff = _setback(view)
-    if backoff is not None:
-        text = f"{backoff.accelerator} is in backoff until {_clock(backoff.until)}: {backoff.detail}"
-        return ConditionValue(kind, False, Reason.ACCELERATOR_UNAVAILABLE, text)
+            text = f"{len(waiting)} of {group.size} {group.accelerator} replicas wait for a node: {said}"
+            return False, _shortage(view, group.accelerator), text
+    if backoff := _backoff(view):
+        text = f"{backoff.accelerator} is in backoff until {_clock(backoff.until, '%H:%M')}: {backoff.detail}"
+        return False, Reason.ACCELERATOR_UNAVAILABLE, text
     refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
     wanted = sizes.after if pinned is None else pinned
     if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < wanted:
-        return ConditionValue(kind, None, refused.reason, refused.message)
-    return ALL_PLACED
+        return None, refused.reason, refused.message
+    return True, Reason.ALL_PLACED, "every desired replica has a node"
 
 
 def _shortage(view: View, accelerator: str) -> Reason:
     """Whether nodes are full, or none matches at all."""
-    option = next((option for option in view.considered if option.name == accelerator), None)
+    option = view.option(accelerator)
     if option is not None and option.room.nodes == 0 and option.room.offering > 0:
         return Reason.NO_MATCHING_NODES
     return Reason.INSUFFICIENT_GPUS
 
 
-def reconciling(view: View) -> ConditionValue:
+def _reconciling(view: View) -> Told:
     """What was decided is not yet what runs (kstatus)."""
-    kind = ConditionType.RECONCILING
     if view.edited:
-        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "the changes of the edited spec are being applied")
+        return True, Reason.SPEC_NOT_OBSERVED, "the changes of the edited spec are being applied"
     if not all(group.observed for group in view.groups):
-        return ConditionValue(kind, True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet")
-    broken = _broken(view)
-    if broken is not None:
+        return True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet"
+    if broken := _broken(view):
         reason, text = broken
-        return ConditionValue(kind, True, reason, f"{view.ready} of {view.size} replicas are ready; {text}")
-    rolling, paused = any(group.rolling_out for group in view.groups), _paused(view)
+        return True, reason, f"{_shares(view)}; {text}"
+    rolling = any(group.rolling_out for group in view.groups)
+    paused = next((placement.deployment for placement in view.service.placements if placement.paused), "")
     if rolling and (view.ready or paused):  # while none serves, it matters that they start
-        return ConditionValue(kind, True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused))
+        return True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused)
     if view.starting or rolling or (not view.size and not view.at_zero):
-        return ConditionValue(kind, True, Reason.REPLICAS_STARTING, f"{view.ready} of {view.size} replicas are ready")
-    return SETTLED
+        return True, Reason.REPLICAS_STARTING, _shares(view)
+    return False, Reason.STEADY, "the cluster matches the last decision"
 
 
 def _rollout(view: View, paused: str) -> str:
@@ -364,37 +335,28 @@ def _rollout(view: View, paused: str) -> str:
     return f"the rollout of Deployment {paused} is paused; resume it to replace the replicas: {resume}"
 
 
-def _paused(view: View) -> str:
-    return next((placement.deployment for placement in view.service.placements if placement.paused), "")
-
-
-def stalled(view: View) -> ConditionValue:
+def _stalled(view: View) -> Told:
     """No waiting will help: somebody must act (kstatus), also where what was there before goes on serving."""
-    kind = ConditionType.STALLED
-    problem = _problem(view, capacity=False)
-    if problem is not None:
-        return ConditionValue(kind, True, problem.reason, problem.message)
+    if problem := _problem(view, capacity=False):
+        return True, problem.reason, problem.message
     backoff = view.learned.backoffs.active(view.chosen.name, view.now)
     if backoff is not None and not view.ready and not view.at_zero:
         lacking = backoff.reason is Reason.INSUFFICIENT_GPUS
         reason = _shortage(view, backoff.accelerator) if lacking else backoff.reason
-        return ConditionValue(kind, True, reason, f"{backoff.accelerator}: {backoff.detail}")
-    unknown = unknown_timezone(view.spec.schedules)
-    if unknown:
-        return ConditionValue(kind, True, Reason.TIMEZONE_UNKNOWN, unknown)
-    return NOT_STUCK
+        return True, reason, f"{backoff.accelerator}: {backoff.detail}"
+    if unknown := unknown_timezone(view.spec.schedules):
+        return True, Reason.TIMEZONE_UNKNOWN, unknown
+    return False, Reason.STEADY, "nothing is stalled"
 
 
 def _problem(view: View, capacity: bool) -> ClusterProblem | None:
     """The first problem that is (or is not) one of capacity, in a fixed order."""
-    if not view.service.problems:
-        return None
     fitting = [problem for problem in view.service.problems if (problem.reason in CAPACITY_PROBLEMS) == capacity]
     return min(fitting, key=lambda problem: (problem.reason, problem.message), default=None)
 
 
-def _setback(view: View) -> Backoff | None:
-    """A setback of an accelerator that would be preferred to the one chosen, or of that one itself.
+def _backoff(view: View) -> Backoff | None:
+    """The backoff of an accelerator that would be preferred to the one chosen, or of that one itself.
 
     Where people hold the size at none, none is tried again.
     """
@@ -404,5 +366,5 @@ def _setback(view: View) -> Backoff | None:
     return next(backoffs, view.stopped(view.chosen.name))
 
 
-def _clock(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%H:%M UTC")
+def _clock(at: float, form: str) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(f"{form} UTC")

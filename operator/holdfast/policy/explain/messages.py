@@ -10,7 +10,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.policy.estimate.demand import replicas_for
 from holdfast.policy.health.backoff import FLOOD_SECONDS
-from holdfast.policy.health.replicas import Group, ended_since
+from holdfast.policy.health.replicas import ended_since
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View
 
@@ -30,8 +30,8 @@ def describe(view: View, sizes: Sizes) -> str:
         ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
         _kv_cache(view),
         _change(view, sizes),
-        _cause_of_switch(view, sizes),
-        _regular(view, sizes),
+        _switch(view)[1] if sizes.action is Action.SWITCH else "",
+        _on_demand(view, sizes),
         _replacements(view),
         ailing(view),
         _floor(view, sizes),
@@ -143,11 +143,15 @@ def _load(view: View) -> str:
     return f"{rate(level)} req/s arrive, sized for {rate(wanted)} req/s {ahead} {lenient}"
 
 
+def _is_queued(view: View) -> bool:
+    """Whether requests that wait ask for more than the forecast does."""
+    forecast, demand_rps = view.forecast, view.demand_rps
+    return forecast is not None and demand_rps is not None and demand_rps > forecast.wanted_rps
+
+
 def _backlog(view: View) -> str:
-    forecast, late = view.forecast, math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
-    if forecast is None or view.demand_rps is None or not view.demand_rps > forecast.wanted_rps:
-        return ""
-    return f"{late} {'request' if late == 1 else 'requests'} queued beyond what slo.ttft allows"
+    late = math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
+    return f"{_counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(view) else ""
 
 
 def _capacity(view: View) -> str:
@@ -185,25 +189,26 @@ def _surprise(view: View) -> str:
 
 
 def _change(view: View, sizes: Sizes) -> str:
-    pair, name = view.chosen.pair, view.chosen.name
-    beside = () if pair is None else (pair.accelerator,)
-    names = dict.fromkeys((*beside, *(group.accelerator for group in view.others)))
+    name = view.chosen.name
+    names = dict.fromkeys((*view.paired, *(group.accelerator for group in view.others)))
     others = [(other, view.part(other).size, _target(sizes, other)) for other in names]
-    told = [_move(other, before, after) for other, before, after in others if before or (other in beside and after)]
+    told = [
+        _move(other, before, after) for other, before, after in others if before or (other in view.paired and after)
+    ]
     before, after = view.part(name).size, _target(sizes, name)
     if told:
         return ", ".join([_move(name, before, after), *told] if before or after else told)
     if before == after:
-        return _replicas(after)
-    return f"{before} -> {_replicas(after)}{_price(view, after - before)}"
+        return _counted(after, "replica")
+    return f"{before} -> {_counted(after, 'replica')}{_price(view, after - before)}"
 
 
 def _move(accelerator: str, before: int, after: int) -> str:
     return f"{accelerator} stays at {after}" if before == after else f"{accelerator} {before} -> {after}"
 
 
-def _replicas(count: int) -> str:
-    return f"{count} {'replica' if count == 1 else 'replicas'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else noun + 's'}"
 
 
 def _target(sizes: Sizes, accelerator: str) -> int:
@@ -217,34 +222,39 @@ def _price(view: View, more: int) -> str:
     return f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
 
 
-def _cause_of_switch(view: View, sizes: Sizes) -> str:
-    old = _left(view) if sizes.action is Action.SWITCH else None
+def _switch(view: View) -> tuple[Reason, str]:
+    """Why the accelerator that had most of the replicas is being left."""
+    old = max((group for group in view.others), key=lambda group: group.size, default=None)
     if old is None:
-        return ""
+        return Reason.SWITCHING_ACCELERATOR, ""
     option = view.option(old.accelerator)
     if option is None:
-        return f"{old.accelerator} is no longer listed"
-    backoff = view.learned.backoffs.last(option.name)
+        return Reason.SWITCHING_ACCELERATOR, f"{old.accelerator} is no longer listed"
+    backoff, needed = (
+        view.learned.backoffs.last(option.name),
+        f"the load needs {option.replicas} {option.name} replicas",
+    )
     if backoff is not None:
-        return f"{option.name} was unavailable ({backoff.detail})"
+        return Reason.ACCELERATOR_UNAVAILABLE, f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
-        return f"{option.name} cannot meet the objectives even without load"
+        return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives even without load"
+    needed = f"the load needs {option.replicas} {option.name} replicas"
     if option.bounded:
-        return f"the load needs {option.replicas} {option.name} replicas, but the spec allows only {option.allowed}"
+        return Reason.SWITCHING_ACCELERATOR, f"{needed}, but the spec allows only {option.allowed}"
     if not option.fits:
-        return f"the load needs {option.replicas} {option.name} replicas, but only {option.most} can be placed"
-    costs = view.chosen.cost_per_hour, option.cost_per_hour
-    if costs[0] is None or costs[1] is None:
-        return f"{view.chosen.name} is listed before {option.name} in spec.accelerators"
-    return f"for the same load {view.chosen.name} costs ${costs[0]:.2f}/h, {option.name} ${costs[1]:.2f}/h"
+        return Reason.CAPACITY_LIMITED, f"{needed}, but only {option.most} can be placed"
+    new, cost, old_cost = view.chosen.name, view.chosen.cost_per_hour, option.cost_per_hour
+    if cost is None or old_cost is None:
+        return Reason.SWITCHING_ACCELERATOR, f"{new} is listed before {option.name} in spec.accelerators"
+    costs = f"for the same load {new} costs ${cost:.2f}/h, {option.name} ${old_cost:.2f}/h"
+    return Reason.SWITCHING_ACCELERATOR, costs
 
 
-def _regular(view: View, sizes: Sizes) -> str:
+def _on_demand(view: View, sizes: Sizes) -> str:
     """Why some run on the dearer nodes."""
-    pair, floor = view.chosen.pair, view.spec.min_on_demand
-    if pair is None or not view.chosen.belief.option.spot or not _target(sizes, pair.accelerator):
+    if not view.chosen.belief.option.spot or not any(_target(sizes, name) for name in view.paired):
         return ""
-    return f"scaling.minOnDemand requires {floor} on-demand {'replica' if floor == 1 else 'replicas'}"
+    return f"scaling.minOnDemand requires {_counted(view.spec.min_on_demand, 'on-demand replica')}"
 
 
 def _replacements(view: View) -> str:
@@ -288,7 +298,7 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
     if sizes.action is Action.CREATE:
         return Reason.FIRST_SIZE
     if sizes.action is Action.SWITCH:
-        return _switch_reason(view)
+        return _switch(view)[0]
     if sizes.action is Action.HOLD:
         if view.asleep and not sizes.after:
             return Reason.IDLE
@@ -310,7 +320,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     least = view.least
     if least.reason is Reason.REQUESTS_HELD or least.reason in sizes.limits or sizes.after <= least.replicas:
         return least.reason
-    if _regular(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
+    if _on_demand(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
         return Reason.AT_MINIMUM
     if view.spare and view.needed - view.spare <= view.group.baseline:
         if view.spare == view.lacking:
@@ -318,9 +328,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
         return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
     if _fills(view):
         return Reason.KV_CACHE_PRESSURE
-    if view.forecast is not None and view.demand_rps is not None and view.demand_rps > view.forecast.wanted_rps:
-        return Reason.BACKLOG_TO_DRAIN
-    return Reason.FORECAST_ABOVE_CAPACITY
+    return Reason.BACKLOG_TO_DRAIN if _is_queued(view) else Reason.FORECAST_ABOVE_CAPACITY
 
 
 def _down_reason(view: View, sizes: Sizes) -> Reason:
@@ -330,20 +338,3 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
     if forced:
         return forced[-1]
     return ailing_reason(view) if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
-
-
-def _switch_reason(view: View) -> Reason:
-    """Why the accelerator that had most of the replicas is being left."""
-    old = _left(view)
-    option = None if old is None else view.option(old.accelerator)
-    if option is None:
-        return Reason.SWITCHING_ACCELERATOR
-    if view.learned.backoffs.last(option.name) is not None:
-        return Reason.ACCELERATOR_UNAVAILABLE
-    if not option.belief.feasible:
-        return Reason.SLO_INFEASIBLE
-    return Reason.SWITCHING_ACCELERATOR if option.fits or option.bounded else Reason.CAPACITY_LIMITED
-
-
-def _left(view: View) -> Group | None:
-    return max((group for group in view.others), key=lambda group: group.size, default=None)
