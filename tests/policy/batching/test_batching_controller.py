@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.policy.batching.canary_test import LEAST_SECONDS, Side
 from holdfast.policy.batching.controller import (
@@ -19,7 +20,6 @@ from holdfast.policy.batching.controller import (
     PATIENCE_SECONDS,
     RETRY_SECONDS,
     Batching,
-    NextLimits,
     Situation,
     Wanted,
     step,
@@ -53,9 +53,9 @@ class Service:
         self.memory = Batching()
         self.seen = replace(CALM, **changes)
         self.told: list[Reason] = []
-        self.last = NextLimits(DEFAULT)
+        self.last = BatchingTarget("l40s", DEFAULT)
 
-    def tick(self, seconds: float = 15.0, obeys: bool = True, **changes: Any) -> NextLimits:
+    def tick(self, seconds: float = 15.0, obeys: bool = True, **changes: Any) -> BatchingTarget:
         self.seen = replace(self.seen, now=self.seen.now + seconds, **changes)
         self.memory, self.last = step(self.memory, self.seen)
         if self.last.reason is not None:
@@ -64,14 +64,14 @@ class Service:
             self.seen = replace(self.seen, limits=self.last.limits, before=self.last.before)
         return self.last
 
-    def wait(self, seconds: float, **changes: Any) -> NextLimits:
+    def wait(self, seconds: float, **changes: Any) -> BatchingTarget:
         for _ in range(round(seconds / 15.0)):
             self.tick(**changes)
         return self.last
 
     def on_trial(self) -> Service:
         self.wait(PATIENCE_SECONDS + 30.0)
-        assert self.last == NextLimits(BEST, DEFAULT)
+        assert self.last == BatchingTarget("l40s", BEST, DEFAULT)
         return self
 
     def serving(self) -> Service:
@@ -81,7 +81,7 @@ class Service:
 
 def test_better_limits_are_tried_on_one_replica_once_they_have_been_better_for_long_enough() -> None:
     chat = Service()
-    assert chat.wait(PATIENCE_SECONDS - 30.0) == NextLimits(DEFAULT)
+    assert chat.wait(PATIENCE_SECONDS - 30.0) == BatchingTarget("l40s", DEFAULT)
     chat.on_trial()
     assert chat.told == [Reason.BATCHING_TRIAL]
 
@@ -118,18 +118,18 @@ def test_the_message_says_what_is_expected_of_what() -> None:
     ids=str,
 )
 def test_what_speaks_against_a_trial(changes: dict[str, Any]) -> None:
-    assert Service().wait(3.0 * PATIENCE_SECONDS, **changes) == NextLimits(DEFAULT)
+    assert Service().wait(3.0 * PATIENCE_SECONDS, **changes) == BatchingTarget("l40s", DEFAULT)
 
 
 def test_without_a_surge_the_others_must_carry_the_load() -> None:
     chat = Service(surge=False, demand_rps=9.5)
-    assert chat.wait(PATIENCE_SECONDS + 30.0) == NextLimits(BEST, DEFAULT)
+    assert chat.wait(PATIENCE_SECONDS + 30.0) == BatchingTarget("l40s", BEST, DEFAULT)
 
 
 def test_limits_that_change_with_the_noise_of_the_lengths_are_never_tried() -> None:
     chat = Service()
     for turn in range(400):
-        assert chat.tick(wanted=Wanted((BEST, OTHER)[turn // 20 % 2], 4.0)) == NextLimits(DEFAULT)
+        assert chat.tick(wanted=Wanted((BEST, OTHER)[turn // 20 % 2], 4.0)) == BatchingTarget("l40s", DEFAULT)
 
 
 def test_a_replica_that_does_well_is_followed_by_the_rest_and_then_left_alone() -> None:
@@ -138,7 +138,7 @@ def test_a_replica_that_does_well_is_followed_by_the_rest_and_then_left_alone() 
     assert chat.told == [Reason.BATCHING_TRIAL, Reason.BATCHING_KEPT]
     assert (chat.seen.limits, chat.seen.before) == (BEST, None)
     chat.wait(HORIZON_SECONDS - 900.0, wanted=Wanted(OTHER, 9.0), rate_rps=4.0, demand_rps=22.0)
-    assert chat.last == NextLimits(BEST)
+    assert chat.last == BatchingTarget("l40s", BEST)
 
 
 def test_a_replica_that_does_worse_goes_back_and_is_tried_ever_more_rarely() -> None:
@@ -173,14 +173,14 @@ def test_what_the_deployment_has_not_taken_up_is_asked_for_again() -> None:
     chat = Service().on_trial().serving()
     chat.tick(canary_fails=True, obeys=False)
     assert (chat.seen.limits, chat.seen.before) == (BEST, DEFAULT)
-    assert chat.tick(canary_fails=False) == NextLimits(DEFAULT)
+    assert chat.tick(canary_fails=False) == BatchingTarget("l40s", DEFAULT)
     assert chat.told[-1] is Reason.BATCHING_RETURNED
 
 
 def test_a_trial_outlives_the_operators_memory() -> None:
     chat = Service().on_trial().serving()
     chat.memory = Batching()
-    assert chat.tick() == NextLimits(BEST, DEFAULT)
+    assert chat.tick() == BatchingTarget("l40s", BEST, DEFAULT)
     chat.wait(LEAST_SECONDS + 600.0, canary=GOOD, rest=REST)
     assert chat.told[-1] is Reason.BATCHING_KEPT
 
@@ -217,4 +217,4 @@ def test_whatever_is_seen_limits_are_known_ones_and_one_change_is_made_at_a_time
         if taken.before is not None:
             assert memory.trial is not None
         if not situation.free and situation.before is None and before.trial is None and before.ending is None:
-            assert taken == NextLimits(situation.limits)
+            assert taken == BatchingTarget("l40s", situation.limits)

@@ -45,11 +45,6 @@ class Side:
     judged: float = 0.0
     bad: float = 0.0
 
-    @property
-    def usable(self) -> bool:
-        """Whether the numbers are possible."""
-        return math.isfinite(self.judged) and 0.0 <= self.bad <= self.judged
-
     def plus(self, other: Side) -> Side:
         """Return the sum of both sides."""
         return Side(self.judged + other.judged, self.bad + other.bad)
@@ -64,7 +59,8 @@ class Evidence:
 
     def weighed(self, canary: Side, rest: Side) -> Evidence:
         """Return the evidence with the requests since the last tick added; impossible or empty sides add nothing."""
-        if not (canary.usable and rest.usable and canary.judged > 0.0 and rest.judged > 0.0):
+        possible = all(math.isfinite(each.judged) and 0.0 <= each.bad <= each.judged for each in (canary, rest))
+        if not possible or min(canary.judged, rest.judged) <= 0.0:
             return self
         share = canary.judged / (canary.judged + rest.judged)
         grown = 1.0 + (WORSE - 1.0) * share

@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
@@ -96,6 +97,11 @@ class Situation:
     canary_serves: bool = False
     canary_fails: bool = False
 
+    @property
+    def unchanged(self) -> BatchingTarget:
+        """The limits as they are."""
+        return BatchingTarget(self.accelerator, self.limits)
+
 
 @value
 class Trial:
@@ -111,6 +117,11 @@ class Trial:
     serves_since: float | None = None
     applied: bool = False
     evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def target(self) -> BatchingTarget:
+        """The limits while it lasts."""
+        return BatchingTarget(self.accelerator, self.after, self.before)
 
 
 @value
@@ -139,67 +150,46 @@ class Batching:
     considered: Considered | None = None
 
 
-@value
-class NextLimits:
-    """Limits for the Deployment, and a message; during a trial `before` are the limits they replace."""
-
-    limits: BatchingLimits
-    before: BatchingLimits | None = None
-    reason: Reason | None = None
-    message: str = ""
-
-
-def step(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits]:
-    """Continue a trial, begin one, or change nothing."""
-    if memory.ending is not None and memory.ending[0] == situation.accelerator:
+def step(memory: Batching, situation: Situation) -> tuple[Batching, BatchingTarget]:
+    """Continue a trial, begin one, or change nothing; return the new state and the limits for the Deployment."""
+    name, trial = situation.accelerator, memory.trial
+    if memory.ending is not None and memory.ending[0] == name:
         if (situation.limits, situation.before) != (memory.ending[1], None):
-            return memory, NextLimits(memory.ending[1])
+            return memory, BatchingTarget(*memory.ending)
         memory = replace(memory, ending=None)
-    trial = memory.trial if memory.trial and memory.trial.accelerator == situation.accelerator else None
+    if trial is not None and trial.accelerator != name:
+        trial = None
     if situation.before is not None and (trial is None or trial.after != situation.limits):
         # After a restart only the Deployment records the trial: its time starts again.
-        trial = Trial(situation.accelerator, situation.before, situation.limits, situation.now)
+        trial = Trial(name, situation.before, situation.limits, situation.now)
     if trial is not None:
         return _continue(replace(memory, trial=trial), trial, situation)
     if not situation.free:
-        return _without(memory), NextLimits(situation.limits)
-    return _begin(memory if memory.trial is None else replace(memory, trial=None), situation)
+        return replace(memory, trial=None, better=None), situation.unchanged
+    return _begin(replace(memory, trial=None), situation)
 
 
-def _without(memory: Batching) -> Batching:
-    """Return the state without a trial and without better limits; usually it is unchanged."""
-    return memory if memory.trial is None and memory.better is None else replace(memory, trial=None, better=None)
-
-
-def _begin(memory: Batching, situation: Situation) -> tuple[Batching, NextLimits]:
+def _begin(memory: Batching, situation: Situation) -> tuple[Batching, BatchingTarget]:
     """Begin a trial if better limits have been worth it for long enough."""
-    wanted, stay = situation.wanted, NextLimits(situation.limits)
-    if wanted is None or not situation.settled or not worth(situation, wanted):
-        return _without(memory) if situation.settled else memory, stay
-    known = memory.better
-    since = (
-        known[2]
-        if known and known[:2] == (situation.accelerator, wanted.limits) and known[2] <= situation.now
-        else situation.now
-    )
-    memory = replace(memory, better=(situation.accelerator, wanted.limits, since))
-    recently = memory.changed_at is not None and 0.0 <= situation.now - memory.changed_at < HORIZON_SECONDS
-    if (
-        situation.now - since < PATIENCE_SECONDS
-        or recently
-        or _in_backoff(memory, situation, wanted.limits)
-        or not affordable(situation)
-    ):
-        return memory, stay
-    trial = Trial(situation.accelerator, situation.limits, wanted.limits, situation.now)
+    name, now, wanted = situation.accelerator, situation.now, situation.wanted
+    if not situation.settled:
+        return memory, situation.unchanged
+    if wanted is None or not worth(situation, wanted):
+        return replace(memory, better=None), situation.unchanged
+    better, known = (name, wanted.limits), memory.better
+    since = known[2] if known and known[:2] == better and known[2] <= now else now
+    memory = replace(memory, better=(*better, since))
+    recently = memory.changed_at is not None and 0.0 <= now - memory.changed_at < HORIZON_SECONDS
+    rejected = any((old.accelerator, old.limits) == better and now < old.until for old in memory.returned)
+    if now - since < PATIENCE_SECONDS or recently or rejected or not affordable(situation):
+        return memory, situation.unchanged
+    trial = Trial(name, situation.limits, wanted.limits, now)
     message = (
-        f"canary: one {situation.accelerator} replica runs with {words(wanted.limits)}; "
-        f"expected {wanted.rate_rps:.1f} req/s per replica, {situation.rate_rps:.1f} req/s "
-        f"with {words(situation.limits)}"
+        f"canary: one {name} replica runs with {words(wanted.limits)}; expected {wanted.rate_rps:.1f} req/s "
+        f"per replica, {situation.rate_rps:.1f} req/s with {words(situation.limits)}"
     )
-    return replace(memory, trial=trial, better=None), NextLimits(
-        wanted.limits, situation.limits, Reason.BATCHING_TRIAL, message
-    )
+    target = replace(trial.target, reason=Reason.BATCHING_TRIAL, message=message)
+    return replace(memory, trial=trial, better=None), target
 
 
 def worth(situation: Situation, wanted: Wanted) -> bool:
@@ -214,72 +204,51 @@ def worth(situation: Situation, wanted: Wanted) -> bool:
 
 
 def affordable(situation: Situation) -> bool:
-    """Return whether the objective can bear a trial.
-
-    Error budget must remain, and the load must be carried while one replica restarts.
-    """
-    if not situation.calm or situation.demand_rps is None:
+    """Return whether error budget remains, and the load is carried while one replica restarts."""
+    demand_rps, others = situation.demand_rps, situation.size - 1
+    if not situation.calm or demand_rps is None:
         return False
-    return situation.surge or (
-        situation.size >= 2 and situation.demand_rps <= (situation.size - 1) * situation.rate_rps
-    )
+    return situation.surge or (others >= 1 and demand_rps <= others * situation.rate_rps)
 
 
-def _in_backoff(memory: Batching, situation: Situation, limits: BatchingLimits) -> bool:
-    """Return whether these limits were rejected and are in backoff."""
-    return any(
-        (old.accelerator, old.limits) == (situation.accelerator, limits) and situation.now < old.until
-        for old in memory.returned
-    )
-
-
-def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Batching, NextLimits]:
+def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Batching, BatchingTarget]:
     """Continue a trial."""
+    now, since = situation.now, trial.serves_since
     if not situation.free:
-        return _end(memory, trial, situation, Outcome.RETURN, "Holdfast may no longer choose the limits")
+        return _end(memory, trial, now, Outcome.RETURN, "Holdfast may no longer choose the limits")
     if situation.limits != trial.after:
         if trial.applied:  # an edit of the model or image has invalidated them
-            return replace(memory, trial=None), NextLimits(situation.limits, situation.before)
-        return memory, NextLimits(trial.after, trial.before)
+            return replace(memory, trial=None), replace(situation.unchanged, before=situation.before)
+        return memory, trial.target
     trial = replace(trial, applied=True)
-    if situation.canary_fails or (
-        trial.serves_since is None and situation.now - trial.began_at >= LONGEST_START_SECONDS
-    ):
-        return _end(memory, trial, situation, Outcome.RETURN, "it fails or does not become ready")
-    since = trial.serves_since
+    if situation.canary_fails or (since is None and now - trial.began_at >= LONGEST_START_SECONDS):
+        return _end(memory, trial, now, Outcome.RETURN, "it fails or does not become ready")
     if since is None:
-        since = situation.now if situation.canary_serves else None
-        return replace(memory, trial=replace(trial, serves_since=since)), NextLimits(trial.after, trial.before)
-    evidence = trial.evidence.weighed(situation.canary, situation.rest)
-    trial = replace(trial, evidence=evidence)
-    outcome = evidence.outcome(situation.now - since)
+        trial = replace(trial, serves_since=now if situation.canary_serves else None)
+        return replace(memory, trial=trial), trial.target
+    trial = replace(trial, evidence=trial.evidence.weighed(situation.canary, situation.rest))
+    outcome = trial.evidence.outcome(now - since)
     if outcome is Outcome.OPEN:
-        return replace(memory, trial=trial), NextLimits(trial.after, trial.before)
-    said = (
-        f"in {evidence.judged:.0f} requests it missed the objectives "
-        f"{'more' if outcome is Outcome.RETURN else 'no more'} often"
-    )
-    return _end(memory, trial, situation, outcome, f"{said} than the other replicas")
+        return replace(memory, trial=trial), trial.target
+    often = "more" if outcome is Outcome.RETURN else "no more"
+    why = f"in {trial.evidence.judged:.0f} requests it missed the objectives {often} often than the other replicas"
+    return _end(memory, trial, now, outcome, why)
 
 
-def _end(
-    memory: Batching, trial: Trial, situation: Situation, outcome: Outcome, why: str
-) -> tuple[Batching, NextLimits]:
+def _end(memory: Batching, trial: Trial, now: float, outcome: Outcome, why: str) -> tuple[Batching, BatchingTarget]:
     """End a trial: roll the new limits out, or roll them back with a backoff."""
-    limits = trial.after if outcome is Outcome.KEEP else trial.before
-    ending = (trial.accelerator, limits)
-    memory = replace(memory, trial=None, better=None, changed_at=situation.now, ending=ending)
+    name, before, after = trial.accelerator, trial.before, trial.after
+    ending = (name, after if outcome is Outcome.KEEP else before)
+    memory = replace(memory, trial=None, better=None, changed_at=now, ending=ending)
     if outcome is Outcome.KEEP:
-        message = f"all {trial.accelerator} replicas get {words(trial.after)}: {why}"
-        return memory, NextLimits(trial.after, None, Reason.BATCHING_KEPT, message)
-    last = next((r for r in memory.returned if (r.accelerator, r.limits) == (trial.accelerator, trial.after)), None)
+        message = f"all {name} replicas get {words(after)}: {why}"
+        return memory, BatchingTarget(*ending, None, Reason.BATCHING_KEPT, message)
+    last = next((old for old in memory.returned if (old.accelerator, old.limits) == (name, after)), None)
     delay = RETRY_SECONDS if last is None else min(2.0 * last.delay_seconds, LONGEST_RETRY_SECONDS)
-    returned = Returned(trial.accelerator, trial.after, situation.now + delay, delay)
-    others = tuple(r for r in memory.returned if r is not last)
-    message = f"the {trial.accelerator} replica with {words(trial.after)} returns to {words(trial.before)}: {why}"
-    return replace(memory, returned=(*others, returned)), NextLimits(
-        trial.before, None, Reason.BATCHING_RETURNED, message
-    )
+    others = tuple(old for old in memory.returned if old is not last)
+    memory = replace(memory, returned=(*others, Returned(name, after, now + delay, delay)))
+    message = f"the {name} replica with {words(after)} returns to {words(before)}: {why}"
+    return memory, BatchingTarget(*ending, None, Reason.BATCHING_RETURNED, message)
 
 
 def words(limits: BatchingLimits) -> str:
