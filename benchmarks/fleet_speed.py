@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.allocation.fleet import allocate
-from holdfast.policy.allocation.greedy import share_out
-from holdfast.policy.allocation.plan import Sharing, share
+from holdfast.policy.allocation.plan import Sharing, share, share_out
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.memory import Fleet
 from holdfast.policy.placement.node_inventory import Inventory

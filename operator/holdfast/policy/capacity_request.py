@@ -13,14 +13,6 @@ STAYING = 1.1
 
 
 @value
-class WorthStep:
-    """So many further `replicas` of a service of equal worth: good requests/s per GPU."""
-
-    replicas: int
-    worth_per_gpu: float
-
-
-@value
 class CapacityRequest:
     """A service requests `want` replicas of one accelerator.
 
@@ -61,15 +53,15 @@ class CapacityRequest:
         """Return the good requests/s that the nth replica adds."""
         return min(self.rate_rps, max(0.0, self.demand_rps - (nth - 1) * self.rate_rps))
 
-    def steps(self) -> Iterator[WorthStep]:
-        """Yield the worth of the replicas beyond the guaranteed ones, highest first."""
+    def steps(self) -> Iterator[tuple[int, float]]:
+        """Yield the replicas beyond the guaranteed ones, as numbers of equal worth (good requests/s per GPU)."""
         full = 0 if self.rate_rps <= 0.0 else math.floor(min(self.demand_rps / self.rate_rps, float(self.want)) + 1e-9)
         cuts = {min(max(cut, self.least), self.want) for cut in (self.running, full, full + 1, self.want)}
         begin = self.least
         for end in sorted(cuts):
             if end > begin:
                 worth = self.worth(end) * (STAYING if end <= self.running else 1.0)
-                yield WorthStep(end - begin, worth / self.option.gpus_per_replica)
+                yield end - begin, worth / self.option.gpus_per_replica
                 begin = end
 
 

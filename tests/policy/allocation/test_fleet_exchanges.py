@@ -14,8 +14,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation import plan
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
 from holdfast.policy.allocation.fleet import allocate
-from holdfast.policy.allocation.greedy import share_out
-from holdfast.policy.allocation.plan import Sharing, share
+from holdfast.policy.allocation.plan import Sharing, share, share_out
 from holdfast.policy.capacity_request import STAYING, Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet
 from holdfast.policy.placement.node_inventory import Inventory

@@ -8,13 +8,13 @@ slow the machine is. Source: docs/designs/0003-fleet.md.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.value import value
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
-from holdfast.policy.allocation.greedy import share_out
 from holdfast.policy.capacity_request import STAYING, CapacityRequest
 from holdfast.policy.placement.node_inventory import Inventory
 
@@ -27,22 +27,49 @@ MOVING = 0.01
 TOLERANCE = 1e-6
 """Relative; what differs by less is the same."""
 
+Requests = Mapping[ServiceKey, CapacityRequest]
+
 
 @value
 class Sharing:
     """`replicas` of the services that stay. `moved` services have their request on the new accelerator.
 
-    `guaranteed` replicas are handed out before all others.
+    `asked`: what each was taken to ask for, with its guaranteed replicas as the least.
     """
 
     replicas: Mapping[ServiceKey, int]
-    moved: Mapping[ServiceKey, CapacityRequest] = field(default_factory=dict)
-    guaranteed: Mapping[ServiceKey, int] = field(default_factory=dict)
+    moved: Requests = field(default_factory=dict)
+    asked: Requests = field(default_factory=dict)
 
 
-def share(
-    scarce: Sequence[CapacityPool], requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory
-) -> Sharing:
+def share_out(pools: Sequence[CapacityPool]) -> dict[ServiceKey, int]:
+    """Return how many replicas each request gets in turn: by priority, then by good requests per GPU.
+
+    None gets more than it wants, or than fit beside the least of all, which stay even where they do not fit together.
+    Replicas that add nothing to what a service can make good come last, whoever's they are.
+    """
+    requests = {request.key: request for pool in pools for request in pool.requests}
+    allocated = {key: request.least for key, request in requests.items()}
+    left = [pool.gpus - sum(request.gpus(request.least) for request in pool.requests) for pool in pools]
+    within: defaultdict[ServiceKey, list[int]] = defaultdict(list)
+    for index, pool in enumerate(pools):
+        for request in pool.requests:
+            within[request.key].append(index)
+    steps = [
+        (worth <= 0.0, -request.priority, -worth, request.key, replicas)
+        for request in requests.values()
+        for replicas, worth in request.steps()
+    ]
+    for *_, key, wanted in sorted(steps):
+        size = requests[key].option.gpus_per_replica
+        replicas = max(0, min(wanted, *(left[index] // size for index in within[key])))
+        allocated[key] += replicas
+        for index in within[key]:
+            left[index] -= replicas * size
+    return allocated
+
+
+def share(scarce: Sequence[CapacityPool], requests: Requests, inventory: Inventory) -> Sharing:
     """Return who stays with how many replicas and who moves."""
     best = Sharing(share_out(scarce))
     rivals = sorted((requests[key] for key in best.replicas), key=lambda request: (request.priority, request.key))
@@ -60,94 +87,69 @@ def _may_gain(rivals: Sequence[CapacityRequest], in_turn: Sharing) -> bool:
 
 
 def _goes_short(request: CapacityRequest, sharing: Sharing) -> bool:
-    replicas = sharing.replicas.get(request.key, request.want)
-    return request.good_rps(replicas) < request.good_rps(request.want)
+    return request.good_rps(sharing.replicas[request.key]) < request.good_rps(request.want)
 
 
 def _improved(best: Sharing, rivals: Sequence[CapacityRequest], rooms: Sequence[CapacityPool]) -> Sharing:
     """Make every exchange that is better, until none is or all trials are spent."""
-    trials, before = MOST_TRIALS, None
-    while best is not before and trials > 0:
+    trials, before = iter(range(MOST_TRIALS)), None
+    while best is not before:
         before = best
-        for guaranteed, moved in _exchanges(before, rivals):
-            found = _handed_out(rooms, rivals, {**best.guaranteed, **guaranteed}, {**best.moved, **moved})
+        for changed, _ in zip(_exchanges(before, rivals), trials, strict=False):
+            found = _handed_out(rooms, rivals, {**best.asked, **changed})
             best = found if found is not None and _better(rivals, found, best) else best
-            trials -= 1
-            if trials <= 0:
-                break
     return best
 
 
-def _exchanges(
-    now: Sharing, rivals: Sequence[CapacityRequest]
-) -> Iterator[tuple[Mapping[ServiceKey, int], Mapping[ServiceKey, CapacityRequest]]]:
-    """Yield what to try, each as guarantees and moves.
+def _exchanges(now: Sharing, rivals: Sequence[CapacityRequest]) -> Iterator[Requests]:
+    """Yield what to try, each as the requests that change.
 
     First, all running replicas stay. Then each service that goes short gets one replica more, the highest priority
     first. Then each service moves to each other accelerator, the lowest priority first.
     """
     stay = [request for request in rivals if request.key not in now.moved]
-    yield {request.key: min(request.running, request.want) for request in stay}, {}
+    yield {request.key: _guaranteed(request, request.running) for request in stay}
     for request in reversed(stay):
         if _goes_short(request, now):
-            yield {request.key: now.replicas[request.key] + 1}, {}
+            yield {request.key: _guaranteed(request, now.replicas[request.key] + 1)}
     for request in stay:
         for to in request.elsewhere:
-            yield {}, {request.key: to}
+            yield {request.key: to}
+
+
+def _guaranteed(request: CapacityRequest, replicas: int) -> CapacityRequest:
+    return replace(request, least=max(request.least, min(replicas, request.want)))
 
 
 def _rooms(
-    rivals: Sequence[CapacityRequest],
-    requests: Mapping[ServiceKey, CapacityRequest],
-    inventory: Inventory,
-    in_turn: Sharing,
+    rivals: Sequence[CapacityRequest], requests: Requests, inventory: Inventory, in_turn: Sharing
 ) -> list[CapacityPool] | None:
     """The pools with what rivals may have there: of those that are not scarce what all others leave.
 
     None where not even the least of all fits: what one leaves there is free for nobody.
     """
-    found = []
-    for pool in capacity_pools(
-        [*requests.values(), *(to for request in rivals for to in request.elsewhere)], inventory
-    ):
+    found, moves = [], (to for request in rivals for to in request.elsewhere)
+    for pool in capacity_pools([*requests.values(), *moves], inventory):
         mine = tuple(request for request in pool.requests if request.key in in_turn.replicas)
         theirs = sum(request.gpus(request.want) for request in pool.requests if request.key not in in_turn.replicas)
-        if mine:
-            held = sum(
-                request.gpus(in_turn.replicas[request.key]) for request in mine if request is requests[request.key]
-            )
-            if held > max(0, pool.gpus - theirs):
-                return None
-            found.append(CapacityPool(max(0, pool.gpus - theirs), mine))
-    return found
+        held = sum(request.gpus(in_turn.replicas[request.key]) for request in mine if request is requests[request.key])
+        if mine and held > max(0, pool.gpus - theirs):
+            return None
+        found.append(CapacityPool(max(0, pool.gpus - theirs), mine))
+    return [pool for pool in found if pool.requests]
 
 
-def _handed_out(
-    rooms: Sequence[CapacityPool],
-    rivals: Sequence[CapacityRequest],
-    guaranteed: Mapping[ServiceKey, int],
-    moved: Mapping[ServiceKey, CapacityRequest],
-) -> Sharing | None:
-    """The guaranteed replicas, and in turn what is left; None where they and the moves do not fit."""
-    stay = {
-        request.key: replace(request, least=max(request.least, guaranteed.get(request.key, 0)))
-        for request in rivals
-        if request.key not in moved
-    }
-    left = [_without(room, moved, stay) for room in rooms]
-    if any(sum(request.gpus(request.least) for request in pool.requests) > pool.gpus for pool in left):
-        return None
-    return Sharing(share_out(left), moved, guaranteed)
-
-
-def _without(
-    room: CapacityPool, moved: Mapping[ServiceKey, CapacityRequest], stay: Mapping[ServiceKey, CapacityRequest]
-) -> CapacityPool:
-    """What those that move leave to those that stay."""
-    gone = sum(request.gpus(request.want) for request in room.requests if moved.get(request.key) is request)
-    here = [request for request in room.requests if request.key in stay]
-    own = (stay[request.key] for request in here if request.option.name == stay[request.key].option.name)
-    return CapacityPool(room.gpus - gone, tuple(own))
+def _handed_out(rooms: Sequence[CapacityPool], rivals: Sequence[CapacityRequest], changed: Requests) -> Sharing | None:
+    """What is asked for, in turn; None where what is guaranteed and what moves does not fit."""
+    asked = {request.key: changed.get(request.key, request) for request in rivals}
+    pools = []
+    for room in rooms:
+        here = (asked[request.key] for request in room.requests if request.option is asked[request.key].option)
+        pools.append(CapacityPool(room.gpus, tuple(here)))
+        if sum(request.gpus(request.least) for request in pools[-1].requests) > room.gpus:
+            return None
+    moved = {request.key: to for request in rivals if (to := asked[request.key]).option is not request.option}
+    return Sharing({key: count for key, count in share_out(pools).items() if key not in moved}, moved, changed)
 
 
 def _better(rivals: Sequence[CapacityRequest], found: Sharing, best: Sharing) -> bool:
