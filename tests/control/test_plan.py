@@ -135,6 +135,19 @@ def test_a_rollout_may_surge_by_a_quarter_as_far_as_gpus_are_free(size: int, fre
     assert planned(part, decision(part, Action.HOLD, h100=size), node).context.facts("h100").surge_room == surge
 
 
+@pytest.mark.parametrize(("surge", "size", "free", "then"), [(1, 25, 9, 7), (1, 25, 3, 4), (5, 8, 9, 5), (0, 25, 9, 0)])
+def test_the_surge_of_a_rollout_under_way_grows_with_the_size(surge: int, size: int, free: int, then: int) -> None:
+    part = parts(sizes={"h100": size})
+    rolling = dataclasses.replace(
+        part.deployed[0],
+        placement=Placement("h100", size, rolling_out=True, deployment="chat-h100"),
+        rendered=Deployed("", "", max_surge=surge),
+    )
+    node = NodeOffer("n1", (), (("nvidia.com/gpu", free),))
+    changes = planned(dataclasses.replace(part, deployed=(rolling,)), decision(part, Action.HOLD, h100=size), node)
+    assert changes.context.facts("h100").surge_under_way == then
+
+
 def test_a_replica_on_a_node_that_takes_no_pods_is_not_given_up_for_the_next_one() -> None:
     part = parts(sizes={"h100": 1}, ready={"h100": 1})
     there = dataclasses.replace(part, replicas=tuple(dataclasses.replace(r, node="n1") for r in part.replicas))
@@ -151,16 +164,18 @@ def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replace
     waiting = Replica("h100-next", "h100", ReplicaPhase.UNSCHEDULABLE, created_at=0.0)
     serving = dataclasses.replace(part.replicas[0], node="n1")
     rolling = dataclasses.replace(
-        part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
+        part.deployed[0],
+        placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100"),
+        rendered=Deployed("", "", max_surge=1),
     )
     there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
     begun = dataclasses.replace(part, replicas=(serving,))
     full = NodeOffer("n1", (), (("nvidia.com/gpu", 1),), (("nvidia.com/gpu", 1),))
     decided = decision(part, Action.HOLD, h100=1)
-    assert planned(there, decided, full).context.facts("h100").surge_stuck
-    assert not planned(there, decided).context.facts("h100").surge_stuck
+    assert planned(there, decided, full).context.facts("h100").surge_under_way == 0
+    assert planned(there, decided).context.facts("h100").surge_under_way == 1
     through_dra = NodeOffer("n1", (), ())
-    assert planned(there, decided, through_dra).context.facts("h100").surge_stuck
+    assert planned(there, decided, through_dra).context.facts("h100").surge_under_way == 0
     assert planned(begun, decided, through_dra).context.facts("h100").surge_room, "a free one may be there"
 
 
@@ -168,7 +183,9 @@ def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -
     part = parts(sizes={"h100": 1}, ready={"h100": 1})
     serving = dataclasses.replace(part.replicas[0], node="n1")
     rolling = dataclasses.replace(
-        part.deployed[0], placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100")
+        part.deployed[0],
+        placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100"),
+        rendered=Deployed("", "", max_surge=1),
     )
     whole = (("nvidia.com/gpu", 1),)
     # Nearly every message of the scheduler speaks of some taint, that of the control plane at least.
@@ -179,5 +196,5 @@ def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -
     for taints, stuck in (((), True), ((Taint("maintenance", "true", "NoSchedule"),), False)):
         full = NodeOffer("n1", (), whole, whole, taints)
         decided = decision(part, Action.HOLD, h100=1)
-        assert planned(rolls, decided, full).context.facts("h100").surge_stuck is stuck
+        assert planned(rolls, decided, full).context.facts("h100").surge_under_way == (0 if stuck else 1)
         assert planned(begins, decided, full).context.facts("h100").surge_room == (not stuck)

@@ -258,10 +258,17 @@ def test_a_trial_of_batching_limits_replaces_one_replica_first() -> None:
     assert surge(after({"batching": {"mode": "Auto"}}, {"surge_room": 5, "tuned": on_trial})) == (1, 0)
 
 
+def test_a_surge_grows_with_the_size_during_a_rollout_but_not_at_rest() -> None:
+    changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
+    rolling = live(after(changes, {"surge_room": 1}))
+    assert surge(chat_h100(service(changes), context(deployed=rolling, surge_room=5, surge_under_way=5))) == (5, 0)
+    assert surge(chat_h100(service(changes), context(deployed=rolling, surge_room=5))) == (1, 0)
+
+
 def test_a_surge_replica_without_a_place_cannot_block_a_rollout() -> None:
     changes = {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}
     rolling = live(after(changes, {"surge_room": 2}))
-    stuck = context(deployed=rolling, surge_room=0, surge_stuck=True)
+    stuck = context(deployed=rolling, surge_room=0, surge_under_way=0)
     assert surge(chat_h100(service(changes), stuck)) == (0, 1)
 
 
@@ -276,7 +283,7 @@ class TestAnAcceleratorThatMayHaveNoReplicaAnyMore:
         assert kept["metadata"]["annotations"] == FIRST["metadata"]["annotations"]
 
     def test_loses_none_that_serves_to_a_rollout_under_way(self) -> None:
-        assert surge(after(LEFT, {"surge_room": 0, "surge_stuck": True})) == (1, 0)
+        assert surge(after(LEFT, {"surge_room": 0, "surge_under_way": 0})) == (1, 0)
 
     def test_gets_what_was_edited_meanwhile_once_it_may_have_some_again(self) -> None:
         again = LEFT | {"accelerators": LISTED}

@@ -252,13 +252,10 @@ def _fact(
 ) -> AcceleratorFacts:
     option = part.spec.accelerator(name)
     remembered = deployed.rendered if deployed else None
-    rolling = deployed is not None and deployed.placement.rolling_out
+    rolling = deployed if deployed is not None and deployed.placement.rolling_out else None
     return AcceleratorFacts(
         surge_room=_surge_room(part, option, deployed, inventory) if option is not None else 0,
-        surge_stuck=option is not None
-        and rolling
-        and _unplaced(part, name)
-        and (_gives_way(part, option, inventory) or _nodes_say_nothing(part, option, inventory)),
+        surge_under_way=_surge_under_way(part, option, rolling, inventory) if option and rolling else None,
         cold_start_seconds=decision.cold_start_seconds,
         admission_tokens=limit.tokens if limit else None,
         admission_changed_at=limit.changed_at if limit else None,
@@ -285,6 +282,19 @@ def _surge_room(
     """Return how many further replicas a rollout may have; one where it could not take a serving one's GPUs."""
     surge = rollout_surge(deployed.placement.replicas if deployed else 1, inventory.room(option).free_replicas)
     return surge or int(not _gives_way(part, option, inventory))
+
+
+def _surge_under_way(
+    part: ServiceParts, option: AcceleratorOption, rolling: ObservedDeployment, inventory: Inventory
+) -> int:
+    """Return 0 where a surge replica finds no place; else the surge grows with the size as far as GPUs are free."""
+    if _unplaced(part, option.name) and (
+        _gives_way(part, option, inventory) or _nodes_say_nothing(part, option, inventory)
+    ):
+        return 0
+    surge = rolling.rendered.max_surge if rolling.rendered else 0
+    free_replicas = inventory.room(option).free_replicas
+    return max(surge, rollout_surge(rolling.placement.replicas, surge + free_replicas)) if surge else 0
 
 
 def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:

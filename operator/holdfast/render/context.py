@@ -86,14 +86,15 @@ class Deployed:
 class AcceleratorFacts:
     """What is known of one accelerator of a service.
 
-    surge_room: further replicas that a rollout starting now may have. surge_stuck: a rollout waits for a replica that
-    cannot be scheduled. admission_tokens: the limit that a rollout starting now would get (see `admission`), None for
-    none. admission_changed_at: when a measurement last changed it; later than the deployed one, it is a rollout.
-    tuned: batching limits in place of those that are declared. kept: it is being left, and its pods stay as they are.
+    surge_room: further replicas that a rollout starting now may have. surge_under_way: those of the rollout that is
+    under way, None where there is none. admission_tokens: the limit that a rollout starting now would get (see
+    `admission`), None for none. admission_changed_at: when a measurement last changed it; later than the deployed
+    one, it is a rollout. tuned: batching limits in place of those that are declared. kept: it is being left, and its
+    pods stay as they are.
     """
 
     surge_room: int = 0
-    surge_stuck: bool = False
+    surge_under_way: int | None = None
     cold_start_seconds: float | None = None
     admission_tokens: int | None = None
     admission_changed_at: int | None = None

@@ -68,20 +68,24 @@ def with_replicas(manifest: Manifest, replicas: int) -> Manifest:
 def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorFacts, *, rolls_out: bool) -> int:
     """Return how many further replicas may run during a rollout.
 
-    Auto looks for free GPUs when a rollout starts and then stays with them: its own surge replicas take those GPUs, and
-    must not count against them. Only a surge replica that finds no place after all turns it to 0, or the rollout would
-    wait for ever. Where the accelerator is being left a rollout may wait: what serves goes one by one as others come.
-    A trial of batching limits replaces one replica first.
+    Auto looks for free GPUs when a rollout starts. From then on the surge only grows with the size, because its own
+    replicas take those GPUs and must not count against them. Only a surge replica that finds no place after all turns
+    it to 0, or the rollout would wait for ever. Where the accelerator is being left a rollout may wait: what serves
+    goes one by one as others come. A trial of batching limits replaces one replica first.
     """
     wanted = service.spec.rollout.max_surge
     if wanted != "Auto":
         return int(wanted)
     if accelerator.is_left:
         return 1
+    on_trial = facts.tuned is not None and facts.tuned.before is not None
+    return min(1, _surge(facts, rolls_out)) if on_trial else _surge(facts, rolls_out)
+
+
+def _surge(facts: AcceleratorFacts, rolls_out: bool) -> int:
     if rolls_out or facts.deployed is None:
-        on_trial = facts.tuned is not None and facts.tuned.before is not None
-        return min(facts.surge_room, 1) if on_trial else facts.surge_room
-    return 0 if facts.surge_stuck else facts.deployed.max_surge
+        return facts.surge_room
+    return facts.deployed.max_surge if facts.surge_under_way is None else facts.surge_under_way
 
 
 def progress_deadline_seconds(settings: RenderSettings, facts: AcceleratorFacts) -> int:

@@ -295,7 +295,10 @@ class Cluster:
         """Create one pod of the new template within size and surge; without free GPUs the surge ends, as rendered."""
         staying, size = service.staying(accelerator), service.sizes[accelerator]
         new = len(staying) - len(service.outdated(accelerator))
-        if new >= size or len(staying) >= size + service.surges.get(accelerator, 0):
+        if surge := service.surges.get(accelerator, 0):
+            free_replicas = self._free[accelerator] // service.option(accelerator).gpus_per_replica
+            surge = service.surges[accelerator] = max(surge, rollout_surge(size, surge + free_replicas))
+        if new >= size or len(staying) >= size + surge:
             return False
         if len(staying) >= size and self._free[accelerator] < service.option(accelerator).gpus_per_replica:
             service.surges[accelerator] = len(staying) - size
