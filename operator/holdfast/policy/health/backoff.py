@@ -46,11 +46,6 @@ class Backoff:
         """When it began, in seconds since the epoch."""
         return self.until - self.delay_seconds
 
-    @property
-    def ended_early(self) -> Backoff:
-        """The same, ended as soon as it began; the next one is as long as a first one."""
-        return replace(self, until=self.begun, delay_seconds=0.0)
-
 
 @value
 class Backoffs:
@@ -64,9 +59,14 @@ class Backoffs:
     failing_since: tuple[tuple[str, float], ...] = ()
     places: tuple[tuple[str, int], ...] = ()
 
+    def last(self, accelerator: str) -> Backoff | None:
+        """Return the last backoff of an accelerator, active or expired."""
+        return next((s for s in self.past if s.accelerator == accelerator), None)
+
     def active(self, accelerator: str, now: float) -> Backoff | None:
         """Return the active backoff of an accelerator; None where there is none."""
-        return next((s for s in self.past if s.accelerator == accelerator and now < s.until), None)
+        last = self.last(accelerator)
+        return last if last is not None and now < last.until else None
 
     def given_up(self, accelerator: str, detail: str, now: float, settings: PolicySettings) -> Backoffs:
         """Return the state after an accelerator was given up for other services."""
@@ -81,18 +81,15 @@ class Backoffs:
         services is requested again, because it may be worth more now. Where pods ended, any edit may have mended the
         cause: that backoff is over, and the pods that ended before it say nothing of new ones.
         """
-        known = (s.ended_early if s.reason is Reason.POD_ENDED else s for s in self.past)
         fewer = _lowered(old.max_replicas, new.max_replicas)
         same = {o.name for o in old.accelerators if not fewer and _is_as_hard(o, new.accelerator(o.name))}
+        kept = (s for s in self.past if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED)
         return Backoffs(
-            tuple(s for s in known if s.accelerator in same and s.reason is not Reason.CAPACITY_LIMITED),
+            # Without a delay, the next one is as long as a first one.
+            tuple(replace(s, until=s.begun, delay_seconds=0.0) if s.reason is Reason.POD_ENDED else s for s in kept),
             tuple(since for since in self.failing_since if since[0] in same),
             tuple(place for place in self.places if place[0] in same),
         )
-
-    def last(self, accelerator: str) -> Backoff | None:
-        """Return the last backoff of an accelerator, active or expired."""
-        return next((s for s in self.past if s.accelerator == accelerator), None)
 
 
 def _is_as_hard(old: AcceleratorOption, new: AcceleratorOption | None) -> bool:
@@ -121,28 +118,26 @@ def watch_backoffs(
     accelerators the remaining replicas all serve as soon as no more are requested. So a spot backoff is only reset once
     it has been expired for as long as it lasted.
     """
-    if not (memory.past or memory.failing_since or spot) and not any(g.useless or g.ended for g in groups):
-        return memory
     failing, places = dict(memory.failing_since), dict(memory.places)
     past = {backoff.accelerator: backoff for backoff in memory.past}
     for group in groups:
-        last = memory.last(group.accelerator)
+        name, last = group.accelerator, past.get(group.accelerator)
         flood = _is_flood(group, last, now)
         if group.ready or not group.size:
-            failing.pop(group.accelerator, None)
+            failing.pop(name, None)
         elif group.failing or group.ended:  # between two ends it looks like starting, so the time is not reset
-            failing.setdefault(group.accelerator, now)
-        reclaimed = _reclaimed(group, places) if group.accelerator in spot else None
+            failing.setdefault(name, now)
+        reclaimed = _reclaimed(group, places) if name in spot else None
         if group.ready and not group.useless and len(group.ready) >= group.size:
-            if not _is_given_up(past.get(group.accelerator), group, now, group.accelerator in spot):
-                past.pop(group.accelerator, None)
+            if not _is_given_up(last, group, now, name in spot):
+                past.pop(name, None)
         elif last is None or now >= last.until or (flood and not last.starts_none):
-            failing_seconds = now - failing.get(group.accelerator, now)
-            found = _pods_end(group, last, failing_seconds, settings, flood) or reclaimed
-            found = found or _found(group, failing_seconds, settings, group.accelerator == awaited)
+            is_long = now - failing.get(name, now) >= settings.failing_seconds
+            found = _pods_end(group, last, is_long, flood) or reclaimed
+            found = found or _found(group, is_long, settings, name == awaited)
             if found is not None:
                 elsewhere = sum(other.to_serve for other in groups if other is not group)
-                past[group.accelerator] = _next(last, group, found, now, settings, elsewhere, flood)
+                past[name] = _next(last, group, found, now, settings, elsewhere, flood)
     slots = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), slots)
 
@@ -176,9 +171,7 @@ def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) 
     return backoff.reason is Reason.CAPACITY_LIMITED and now < backoff.until
 
 
-def _found(
-    group: Group, failing_seconds: float, settings: PolicySettings, is_awaited: bool
-) -> tuple[Reason, str] | None:
+def _found(group: Group, fails_long: bool, settings: PolicySettings, is_awaited: bool) -> tuple[Reason, str] | None:
     """Return why the accelerator is unavailable, if it is.
 
     Failing replicas next to ready ones are a problem of their own.
@@ -187,7 +180,7 @@ def _found(
         return Reason.INSUFFICIENT_GPUS, _words(group.short[0]) or "the scheduler found no node"
     if group.ready:
         return None
-    if group.failing and failing_seconds >= settings.failing_seconds:
+    if group.failing and fails_long:
         return failing_reason(group.failing[0]), _words(group.failing[0])
     if group.stuck and not group.coming:
         return Reason.PROGRESS_DEADLINE_EXCEEDED, f"not ready after {settings.starting_seconds:.0f} s"
@@ -205,12 +198,10 @@ def _is_flood(group: Group, last: Backoff | None, now: float) -> bool:
     return group.size > 0 and len(recent) + len(latest) >= MOST_ENDED
 
 
-def _pods_end(
-    group: Group, last: Backoff | None, failing_seconds: float, settings: PolicySettings, flood: bool
-) -> tuple[Reason, str] | None:
+def _pods_end(group: Group, last: Backoff | None, fails_long: bool, flood: bool) -> tuple[Reason, str] | None:
     """Return a reason if too many pods ended, or no replica serves and two ended since the last backoff began."""
     again = ended_since(group, -math.inf if last is None else last.begun)[1:]
-    if flood or (again and not group.ready and failing_seconds >= settings.failing_seconds):
+    if flood or (again and not group.ready and fails_long):
         return Reason.POD_ENDED, _words(group.ended[-1])
     return None
 

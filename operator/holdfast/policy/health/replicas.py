@@ -87,10 +87,7 @@ class Group:
 
 def group_on(groups: Iterable[Group], accelerator: str) -> Group:
     """Return the group of one accelerator; an empty group where it has none."""
-    for group in groups:
-        if group.accelerator == accelerator:
-            return group
-    return Group(accelerator)
+    return next((group for group in groups if group.accelerator == accelerator), None) or Group(accelerator)
 
 
 def anything_starting(groups: tuple[Group, ...]) -> bool:
