@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
+from holdfast.domain.service import BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.policy.estimate import (
@@ -30,12 +30,8 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_en
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.hardware import same_hardware
-from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
-from holdfast.policy.estimate.length_mix import Lengths
-from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import learn_retries
-from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
 from holdfast.policy.estimate.traffic import Seen, judge
 from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
@@ -43,9 +39,6 @@ from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
 from holdfast.policy.memory import Learned, Promise, ServiceMemory
 from holdfast.policy.tick import Tick
-
-THE_SPECS = BatchingLimits()
-"""Limits of a Deployment that has no others than its spec."""
 
 
 @value
@@ -93,7 +86,7 @@ class Learning:
 
     observed: Observation
     learned: Learned
-    slo: SloState
+    slo: slo_budget.SloState
 
 
 def learn(
@@ -103,8 +96,48 @@ def learn(
 
     `promise`: other services give up GPUs for this one.
     """
-    observed = _observe(service, known, tick)
-    return _learned(observed, _awaited(known, promise, tick), tick, model)
+    observed, old, now, spec = _observe(service, known, tick), known.learned, tick.now, service.spec
+    seen, groups = observed.seen, observed.groups
+    ready = tuple(replica for group in groups for replica in group.ready)
+    started = ready + tuple(replica for group in groups for replica in group.ailing)
+    cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
+    interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
+    lead = cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings)
+    arrived = arrived_requests(seen, old.retries.share)
+    # More requests are refused or get their first token too late than the objective allows.
+    strained = seen.late + seen.refused > 1.0 + spec.slo.budget_share * (seen.started + seen.refused)
+    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, strained)
+    lengths = length_mix.observe_lengths(old.lengths, seen, now)
+    verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
+    misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
+    slo = slo_budget.slo_state(judged, spec.slo, now)
+    loops = watch_fast_loops(old.fast_loops, seen, now)
+    kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
+    window = _window(observed, arrived, arrivals, verdicts.latest, now)
+    beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
+    beliefs, evidence, growth = _compared(observed, beliefs, window, now)
+    backoffs, spot = _backoffs(observed), frozenset(option.name for option in spec.accelerators if option.spot)
+    learned = Learned(
+        lead_seconds=lead,
+        cold_starts=cold_starts,
+        arrivals=arrivals,
+        residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
+        retries=learn_retries(old.retries, seen, len(ready), now),
+        lengths=lengths,
+        budget=judged,
+        headroom=_headroom(observed, arrivals, verdicts, slo),
+        capacity=beliefs,
+        evidence=evidence,
+        growth=growth,
+        kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
+        fast_loops=loops,
+        backoffs=watch_backoffs(backoffs, groups, now, tick.settings, _awaited(known, promise, tick), spot),
+        stalls=observed.stalls,
+        straggler=observed.straggler,
+        idle=scale_to_zero.watch(old.idle, service, seen, now),
+        activator_misses=misses,
+    )
+    return Learning(observed, learned, slo)
 
 
 def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
@@ -124,49 +157,6 @@ def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
     return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
 
 
-def _learned(observed: Observation, awaited: str, tick: Tick, model: EngineModel) -> Learning:
-    """Update every estimate; other services may still give up some of the `awaited` accelerator."""
-    now, service, seen, groups = tick.now, observed.service, observed.seen, observed.groups
-    old, spec = observed.known.learned, service.spec
-    ready = tuple(replica for group in groups for replica in group.ready)
-    started = ready + tuple(replica for group in groups for replica in group.ailing)
-    cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
-    interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
-    lead = cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings)
-    arrived = arrived_requests(seen, old.retries.share)
-    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, _strained(seen, spec.slo))
-    lengths = length_mix.observe_lengths(old.lengths, seen, now)
-    verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
-    misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
-    slo = slo_budget.slo_state(judged, spec.slo, now)
-    loops = watch_fast_loops(old.fast_loops, seen, now)
-    kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
-    window = _window(observed, arrived, arrivals, verdicts.latest, now)
-    beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
-    beliefs, evidence, growth = _compared(observed, beliefs, window, now)
-    learned = Learned(
-        lead_seconds=lead,
-        cold_starts=cold_starts,
-        arrivals=arrivals,
-        residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
-        retries=learn_retries(old.retries, seen, len(ready), now),
-        lengths=lengths,
-        budget=judged,
-        headroom=_headroom(observed, arrivals, verdicts, slo),
-        capacity=beliefs,
-        evidence=evidence,
-        growth=growth,
-        kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
-        fast_loops=loops,
-        backoffs=watch_backoffs(_backoffs(observed), groups, now, tick.settings, awaited, _spot(spec)),
-        stalls=observed.stalls,
-        straggler=observed.straggler,
-        idle=scale_to_zero.watch(old.idle, service, seen, now),
-        activator_misses=misses,
-    )
-    return Learning(observed, learned, slo)
-
-
 def _backoffs(observed: Observation) -> Backoffs:
     """The backoffs that an edit of the spec, if there was one, leaves in force."""
     old, spec = observed.known.learned.backoffs, observed.service.spec
@@ -175,34 +165,26 @@ def _backoffs(observed: Observation) -> Backoffs:
 
 
 def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> ServiceMemory:
-    """Once after a start, as soon as Prometheus answers, what it remembers.
+    """Return the memory with what Prometheus remembers, once after a start, as soon as it answers.
 
     What was learned before that tells of less: Prometheus was away.
     """
-    history, old = service.history, known.learned
-    now, timing, settings = tick.now, tick.timing, tick.settings
+    history, old, now = service.history, known.learned, tick.now
     if history is None:
         return known
     cold_starts = cold_start.watch_cold_starts(old.cold_starts, (), service.recalled.cold_start_seconds)
-    lead = cold_start.lead_seconds(cold_starts, timing, 2.0 * max(timing.scrape_seconds, 0.0), settings)
+    lead = cold_start.lead_seconds(cold_starts, tick.timing, 2.0 * max(tick.timing.scrape_seconds, 0.0), tick.settings)
     arrivals, residuals = forecast.recall(history, now, lead)
     held, judged = activator_misses.from_history(history)
-    learned = replace(
-        old,
-        arrivals=arrivals,
-        residuals=residuals,
-        budget=slo_budget.budget_from_history(judged, service.spec.slo, now),
-        activator_misses=held,
-        idle=scale_to_zero.with_history(old.idle, history, now),
-    )
+    budget, idle = slo_budget.budget_from_history(judged, service.spec.slo, now), old.idle
+    idle = scale_to_zero.with_history(idle, history, now)
+    learned = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, activator_misses=held, idle=idle)
     return replace(known, learned=learned)
 
 
-def _spot(spec: ServiceSpec) -> frozenset[str]:
-    return frozenset(option.name for option in spec.accelerators if option.spot)
-
-
-def _headroom(observed: Observation, arrivals: Arrivals, verdicts: Budget, state: SloState) -> Headroom:
+def _headroom(
+    observed: Observation, arrivals: Arrivals, verdicts: slo_budget.Budget, state: slo_budget.SloState
+) -> headroom.Headroom:
     known, service, slo = observed.known, observed.service, observed.service.spec.slo
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.learned.headroom
     level = arrivals.line.level_rps if arrivals.line else 0.0
@@ -211,27 +193,17 @@ def _headroom(observed: Observation, arrivals: Arrivals, verdicts: Budget, state
     return headroom.in_force(adapted, observed.starting)
 
 
-def _strained(seen: Seen, slo: Slo) -> bool:
-    """More requests are refused or get their first token too late than the objective allows."""
-    return seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
-
-
-def _tuned(service: ServiceSnapshot) -> dict[str, BatchingLimits]:
-    """Limits by accelerator that replicas were started with beside the spec's; what is on trial is one replica's."""
-    in_force = {
-        placement.accelerator: placement.batching if placement.batching_before is None else placement.batching_before
-        for placement in service.placements
-    }
-    return {name: limits for name, limits in in_force.items() if limits != THE_SPECS}
-
-
-def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: EngineModel) -> Capacity:
+def _believe(
+    observed: Observation, lengths: length_mix.Lengths, loops: FastLoops, model: EngineModel
+) -> replica_capacity.Capacity:
     """What replicas are believed to carry, before what they did with their load is compared.
 
-    During a rollout engines of the old revision report too, so that what they report says nothing new.
+    Limits beside the spec's count, except those on trial, which one replica has. During a rollout engines of the old
+    revision report too, so that what they report says nothing new.
     """
-    service = observed.service
-    rolling = {each.accelerator for each in service.placements if each.rolling_out or not each.observed}
+    service, placements = observed.service, observed.service.placements
+    limits = {p.accelerator: p.batching if p.batching_before is None else p.batching_before for p in placements}
+    rolling = {p.accelerator for p in placements if p.rolling_out or not p.observed}
     return replica_capacity.believe(
         observed.known.learned.capacity,
         service.spec,
@@ -239,7 +211,7 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
         observed.seen,
         model,
         loops.accelerators,
-        _tuned(service),
+        {name: each for name, each in limits.items() if each != BatchingLimits()},
         service.measured,
         service.recalled,
         {name: facts for name, facts in service.traffic.facts if name not in rolling},
@@ -247,7 +219,7 @@ def _believe(observed: Observation, lengths: Lengths, loops: FastLoops, model: E
 
 
 def _window(
-    observed: Observation, arrived: float, arrivals: Arrivals, verdicts: Verdicts, now: float
+    observed: Observation, arrived: float, arrivals: Arrivals, verdicts: slo_budget.Verdicts, now: float
 ) -> EvidenceWindow:
     """What happened since capacities were compared, as far as the same replicas served undisturbed."""
     seen, known = observed.seen, observed.known
@@ -258,8 +230,8 @@ def _window(
 
 
 def _measured(
-    observed: Observation, beliefs: Capacity, window: EvidenceWindow, now: float, model: EngineModel
-) -> Capacity:
+    observed: Observation, beliefs: replica_capacity.Capacity, window: EvidenceWindow, now: float, model: EngineModel
+) -> replica_capacity.Capacity:
     """Beliefs about step times after one more minute. Sums of steps count also while other replicas start."""
     before, key = observed.known.decided_at, observed.service.spec.key
     if not observed.whole or before is None or not a_minute_ended(key, before, now):
@@ -274,8 +246,8 @@ def _measured(
 
 
 def _compared(
-    observed: Observation, beliefs: Capacity, window: EvidenceWindow, now: float
-) -> tuple[Capacity, EvidenceWindow, Growth]:
+    observed: Observation, beliefs: replica_capacity.Capacity, window: EvidenceWindow, now: float
+) -> tuple[replica_capacity.Capacity, EvidenceWindow, Growth]:
     """Beliefs about what replicas carry, and whether more of them help, where a window is complete."""
     old, spec = observed.known.learned, observed.service.spec
     if not observed.undisturbed or not is_due(window, spec.key, now):
