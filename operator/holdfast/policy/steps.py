@@ -64,18 +64,13 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
     """Return what the service does within its allocation; None allocates all that it requests."""
     if allocation is None:
         return proposal
-    if allocation.moves_to:
-        learning = _moved(proposal.learning, allocation, tick)
-        return _proposal(learning, tick, model, allocation.moves_to)
-    view = replace(proposal.view, allocation=allocation)
-    return replace(proposal, view=view, sizes=decide_sizes(view))
-
-
-def _moved(learning: Learning, allocation: Allocation, tick: Tick) -> Learning:
-    """The accelerator that the service leaves to others is in backoff."""
-    learned = learning.learned
-    backoffs = learned.backoffs.given_up(allocation.leaves, allocation.sentence, tick.now, tick.settings)
-    return replace(learning, learned=replace(learned, backoffs=backoffs))
+    if not allocation.moves_to:
+        view = replace(proposal.view, allocation=allocation)
+        return replace(proposal, view=view, sizes=decide_sizes(view))
+    learned, left = proposal.learning.learned, allocation.leaves
+    backoffs = learned.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
+    learning = replace(proposal.learning, learned=replace(learned, backoffs=backoffs))
+    return _proposal(learning, tick, model, allocation.moves_to)
 
 
 def explain(plan: ServicePlan) -> Decision:

@@ -179,18 +179,16 @@ class View:
     @property
     def _least_near_zero(self) -> Least:
         """The lower bound, with the reason why a service that may scale to zero does not."""
+        silent = Reason.ACTIVATOR_SILENT
         if self.service.activator is None:
-            return Least(1, Reason.ACTIVATOR_SILENT, NO_ACTIVATOR)
+            return Least(1, silent, NO_ACTIVATOR)
         if self.learned.idle.silent(self.now):
-            return Least(
-                1, Reason.ACTIVATOR_SILENT, "the activator does not answer, so one replica stays up to serve requests"
-            )
+            return Least(1, silent, "the activator does not answer, so one replica stays up to serve requests")
         if self.held:
             return Least(1, Reason.REQUESTS_HELD, "the activator holds requests until a replica is ready")
         spell = format_duration(float(round(self.idle_seconds)))
-        return Least(
-            1, Reason.AT_MINIMUM, f"scaling.min is 0: the last replica is removed after {spell} without a request"
-        )
+        text = f"scaling.min is 0: the last replica is removed after {spell} without a request"
+        return Least(1, Reason.AT_MINIMUM, text)
 
     @property
     def schedule_rules(self) -> bool:
@@ -208,13 +206,15 @@ class View:
 
         A straggler stays while other replicas have no room for its load: they would answer late as well.
         """
-        if not self.group.ailing or (self.learned.straggler.sure and not self._can_spare_straggler):
+        group, waiting = self.group, len(self._before_ailing)
+        moving = self.starting or any(each.rolling_out or not each.observed for each in self.groups)
+        if not group.ailing or moving or self.held_by_people or not self.seen.fresh:
             return 0
-        moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
-        if moving or self.held_by_people or not self.seen.fresh:
+        least = self.least.replicas
+        has_room = group.baseline < self.chosen.most and not waiting and self.allocation is None
+        if self.learned.straggler.sure and has_room and len(group.ready) < max(self.chosen.replicas, least):
             return 0
-        least = max(1, self.least.replicas - (not self._has_room))
-        return max(0, min(len(self.group.ailing), self.group.baseline - len(self._before_ailing) - least))
+        return max(0, min(len(group.ailing), group.baseline - waiting - max(1, least - (not has_room))))
 
     @property
     def leaving(self) -> Counter[str]:
@@ -230,16 +230,6 @@ class View:
         """
         ailing_on = {replica.accelerator for replica in self.group.ailing}
         return tuple([replica for replica in self.group.short if replica.accelerator in ailing_on])
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether more replicas are available in addition to the ailing ones."""
-        return self.group.baseline < self.chosen.most and not self._before_ailing and self.allocation is None
-
-    @property
-    def _can_spare_straggler(self) -> bool:
-        """Whether other replicas carry the load, or none can be added next to a straggler."""
-        return not self._has_room or len(self.group.ready) >= max(self.chosen.replicas, self.least.replicas)
 
     @property
     def paired(self) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ def decision_of(
     """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
     verdict, recommendation = _verdicts(view, sizes)
     if view.spec.recommend_only and recommendation is not None:
-        recommendation = _advised(recommendation, advice(batching, view))
+        told = "; ".join(filter(None, (recommendation.message, advice(batching, view))))
+        recommendation = replace(recommendation, message=told)
     belief = view.belief
     return Decision(
         key=view.spec.key,
@@ -78,10 +79,6 @@ def _verdicts(view: View, sizes: Sizes) -> tuple[Verdict, Verdict | None]:
     return free, None
 
 
-def _advised(recommendation: Verdict, batching: str) -> Verdict:
-    return replace(recommendation, message="; ".join(filter(None, (recommendation.message, batching))))
-
-
 def _holding(view: View) -> bool:
     """Requests go to the activator before the last replica has gone, and until one serves again.
 
@@ -94,24 +91,19 @@ def _holding(view: View) -> bool:
 
 
 def _slo_view(view: View) -> SloView:
-    traffic, rate = view.service.traffic, None if view.forecast is None else view.forecast.level_rps
+    traffic, budget = view.service.traffic, view.learned.budget
+    rate = None if view.forecast is None else view.forecast.level_rps
     return SloView(
         attainment=view.slo.attainment,
         budget_remaining=view.slo.budget_remaining,
-        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(view.learned.budget, view.now, 60.0)),
+        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(budget, view.now, 60.0)),
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
         e2e=traffic.e2e,
         bad=bad_by_cause(view.seen, view.spec.slo),
-        source=_source(view.learned.budget),
+        source=("engine" if budget.engine_timed else "exact") if budget.exact else "bounds",
     )
-
-
-def _source(budget: slo_budget.Budget) -> str:
-    if not budget.exact:
-        return "bounds"
-    return "engine" if budget.engine_timed else "exact"
 
 
 def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:
