@@ -5,12 +5,17 @@ from __future__ import annotations
 import enum
 from dataclasses import field
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import Taint
 from holdfast.domain.value import value
 
 SCHEDULING_GATED = "SchedulingGated"
 """Reason of a pod that a scheduling gate holds, such as that of a queue: it is not scheduled yet."""
+
+
+IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+"""Reasons of a container that waits for its image."""
 
 
 class ReplicaPhase(enum.Enum):
@@ -38,6 +43,28 @@ class Replica:
     revision: str = ""  # pod-template-hash
     node: str = ""
     unready_at: float | None = None  # since when it is not Ready, as reported by its node; of an ended pod: its end
+
+    @property
+    def words(self) -> str:
+        """Reason and detail as one text."""
+        return ": ".join(filter(None, (self.reason, self.detail)))
+
+    @property
+    def failure(self) -> Reason:
+        """Our reason for what Kubernetes says of a replica that fails."""
+        if self.reason in IMAGE_WORDS:
+            return Reason.IMAGE_PULL_FAILING
+        return next((reason for reason in Reason if reason.value == self.reason), Reason.ENGINE_FAILING)
+
+    @property
+    def placed_at(self) -> float:
+        """When it got a node."""
+        return self.created_at if self.scheduled_at is None else self.scheduled_at
+
+    @property
+    def ended_at(self) -> float:
+        """When an ended pod ended."""
+        return self.unready_at or 0.0
 
 
 MOST_ENDED = 10

@@ -24,7 +24,7 @@ from holdfast.policy.explain.messages import (
     reason_for,
     rests,
 )
-from holdfast.policy.health.backoff import Backoff, failing_reason
+from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence
 from holdfast.policy.view import View
@@ -126,9 +126,8 @@ def _broken(view: View) -> tuple[Reason, str] | None:
         told = ended(view)
         return (Reason.POD_ENDED, told) if told else None
     replica = group.failing[0]
-    reason = failing_reason(replica)
-    words = [word for word in (replica.reason, replica.detail) if word and word != reason]
-    return reason, ": ".join((f"{replica.name} on {group.accelerator}", *words))
+    words = [word for word in (replica.reason, replica.detail) if word and word != replica.failure]
+    return replica.failure, ": ".join((f"{replica.name} on {group.accelerator}", *words))
 
 
 def _awaited(view: View) -> str:

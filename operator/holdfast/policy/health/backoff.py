@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import MOST_ENDED, Replica
+from holdfast.domain.cluster import MOST_ENDED
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.health.replicas import Group, ended_since
@@ -154,7 +154,7 @@ def _reclaimed(group: Group, places: dict[str, int]) -> tuple[Reason, str] | Non
     waiting = (*group.pending, *group.short)
     if not waiting or placed >= placed_before or group.rolling_out:
         return None
-    return Reason.INSUFFICIENT_GPUS, _words(waiting[0]) or "the nodes of the spot replicas were reclaimed"
+    return Reason.INSUFFICIENT_GPUS, waiting[0].words or "the nodes of the spot replicas were reclaimed"
 
 
 def _is_given_up(backoff: Backoff | None, group: Group, now: float, spot: bool) -> bool:
@@ -177,11 +177,11 @@ def _found(group: Group, fails_long: bool, settings: PolicySettings, is_awaited:
     Failing replicas next to ready ones are a problem of their own.
     """
     if group.short and not is_awaited:
-        return Reason.INSUFFICIENT_GPUS, _words(group.short[0]) or "the scheduler found no node"
+        return Reason.INSUFFICIENT_GPUS, group.short[0].words or "the scheduler found no node"
     if group.ready:
         return None
     if group.failing and fails_long:
-        return failing_reason(group.failing[0]), _words(group.failing[0])
+        return group.failing[0].failure, group.failing[0].words
     if group.stuck and not group.coming:
         return Reason.PROGRESS_DEADLINE_EXCEEDED, f"not ready after {settings.starting_seconds:.0f} s"
     return None
@@ -202,7 +202,7 @@ def _pods_end(group: Group, last: Backoff | None, fails_long: bool, flood: bool)
     """Return a reason if too many pods ended, or no replica serves and two ended since the last backoff began."""
     again = ended_since(group, -math.inf if last is None else last.begun)[1:]
     if flood or (again and not group.ready and fails_long):
-        return Reason.POD_ENDED, _words(group.ended[-1])
+        return Reason.POD_ENDED, group.ended[-1].words
     return None
 
 
@@ -222,18 +222,3 @@ def _next(
     no_more = flood or found[0] is Reason.INSUFFICIENT_GPUS
     asked = (group.size, group.placed, group.to_serve, elsewhere) if no_more else ()
     return Backoff(group.accelerator, now + delay, delay, *found, *asked)
-
-
-IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
-
-
-def failing_reason(replica: Replica) -> Reason:
-    """Return the reason code that matches a failing replica's own reason."""
-    if replica.reason in IMAGE_WORDS:
-        return Reason.IMAGE_PULL_FAILING
-    return next((reason for reason in Reason if reason.value == replica.reason), Reason.ENGINE_FAILING)
-
-
-def _words(replica: Replica) -> str:
-    """Return the reason and detail of a replica as one text."""
-    return ": ".join(filter(None, (replica.reason, replica.detail)))

@@ -103,50 +103,32 @@ def group_replicas(
     Replicas named in `ailing` do not count as capacity.
     """
     placements = {placement.accelerator: placement for placement in service.placements}
-    by_accelerator: dict[str, list[Replica]] = {name: [] for name in placements}
-    for replica in service.replicas:
-        by_accelerator.setdefault(replica.accelerator, []).append(replica)
-    groups = (
-        _group(name, placements.get(name), by_accelerator[name], now, settings, ailing)
-        for name in sorted(by_accelerator)
-    )
-    if not service.ended:
-        return tuple(groups)
+    found: dict[str, dict[str, list[Replica]]] = {name: {} for name in placements}
+    for replica in sorted(service.replicas, key=lambda each: (each.created_at, each.name)):
+        kinds = found.setdefault(replica.accelerator, {})
+        kinds.setdefault(_counts_as(replica, now, settings, ailing), []).append(replica)
     # Where a node's clock is ahead of ours, its pods ended when they were created.
-    known = [e if _ended_at(e) <= now else replace(e, unready_at=e.created_at) for e in service.ended]
-    known.sort(key=lambda each: (_ended_at(each), each.name))
-    recent = [e for e in known if now - _ended_at(e) < settings.starting_seconds]
-    return tuple(replace(g, ended=tuple(e for e in recent if e.accelerator == g.accelerator)) for g in groups)
+    ended = [e if e.ended_at <= now else replace(e, unready_at=e.created_at) for e in service.ended]
+    lately = [e for e in ended if now - e.ended_at < settings.starting_seconds]
+    lately.sort(key=lambda each: (each.ended_at, each.name))
+    return tuple(_group(name, placements.get(name), found[name], lately) for name in sorted(found))
 
 
 def ended_since(group: Group, at: float) -> tuple[Replica, ...]:
     """Return the pods that ended after `at`, seconds since the epoch."""
-    return tuple(replica for replica in group.ended if _ended_at(replica) > at)
+    return tuple(replica for replica in group.ended if replica.ended_at > at)
 
 
-def _ended_at(replica: Replica) -> float:
-    return replica.unready_at or 0.0
-
-
-def _group(
-    name: str,
-    placement: Placement | None,
-    replicas: list[Replica],
-    now: float,
-    settings: PolicySettings,
-    ailing: frozenset[str],
-) -> Group:
-    found: dict[str, list[Replica]] = {}
-    for replica in sorted(replicas, key=_identity):
-        found.setdefault(_counts_as(replica, now, settings, ailing), []).append(replica)
-    draining = len(found.pop("draining", ()))
+def _group(name: str, placed: Placement | None, found: dict[str, list[Replica]], ended: list[Replica]) -> Group:
+    draining, known = len(found.pop("draining", ())), placed or Placement(name, 0)
     return Group(
         accelerator=name,
-        size=max(0, placement.replicas) if placement else 0,
-        exists=placement is not None,
-        observed=placement is None or placement.observed,
-        rolling_out=placement is not None and placement.rolling_out,
+        size=max(0, known.replicas),
+        exists=placed is not None,
+        observed=known.observed,
+        rolling_out=known.rolling_out,
         draining=draining,
+        ended=tuple(each for each in ended if each.accelerator == name),
         **{kind: tuple(members) for kind, members in found.items()},
     )
 
@@ -157,17 +139,8 @@ def _counts_as(replica: Replica, now: float, settings: PolicySettings, ailing: f
     if phase is ReplicaPhase.READY:
         return "ailing" if replica.name in ailing else "ready"
     if phase is ReplicaPhase.STARTING:
-        return "starting" if now - _placed_at(replica) < settings.starting_seconds else "stuck"
+        return "starting" if now - replica.placed_at < settings.starting_seconds else "stuck"
     if phase is ReplicaPhase.UNSCHEDULABLE:
         gated = replica.reason == SCHEDULING_GATED  # a queue holds it: no other accelerator would help
         return "pending" if gated or now - replica.created_at < settings.provisioning_seconds else "short"
     return "failing" if phase is ReplicaPhase.FAILING else "draining"
-
-
-def _identity(replica: Replica) -> tuple[float, str]:
-    return replica.created_at, replica.name
-
-
-def _placed_at(replica: Replica) -> float:
-    """Return when a replica got a node."""
-    return replica.created_at if replica.scheduled_at is None else replica.scheduled_at
