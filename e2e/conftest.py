@@ -10,7 +10,8 @@ import pytest
 
 from e2e import stack
 from e2e.cluster.provider import NEEDS_OWN, OWN
-from e2e.kubectl import Kubectl
+from e2e.kubectl import Kubectl, KubectlError
+from holdfast.api import crd
 
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
 
@@ -50,6 +51,25 @@ def operator(cluster: str) -> None:
     lease = f"{stack.LEASE_SECONDS:g}s"
     settings = {"tick": "2s", "nodeProvisioningTime": "15s", "idleTime": "20s", "leaseDuration": lease}
     stack.install(**{f"settings.{name}": value for name, value in settings.items()})
+
+
+@pytest.fixture(scope="session")
+def api(kubectl: Kubectl) -> Kubectl:
+    """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
+    for of in crd.DEFINITIONS:
+        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
+        kubectl.wait_established(of.name)
+        kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
+    return kubectl
+
+
+def _is_served(kubectl: Kubectl, name: str) -> bool:
+    """Whether kubectl finds the type: the API server tells of it a moment after it is established."""
+    try:
+        kubectl.items(name)
+    except KubectlError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")

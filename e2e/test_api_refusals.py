@@ -9,32 +9,12 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl, KubectlError
-from holdfast.api import crd
 from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-@pytest.fixture(scope="session")
-def api(kubectl: Kubectl) -> Kubectl:
-    """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
-    for of in crd.DEFINITIONS:
-        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
-        kubectl.wait_established(of.name)
-        kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
-    return kubectl
-
-
-def _is_served(kubectl: Kubectl, name: str) -> bool:
-    """Whether kubectl finds the type: the API server tells of it a moment after it is established."""
-    try:
-        kubectl.items(name)
-    except KubectlError:
-        return False
-    return True
 
 
 def dry_run(api: Kubectl, body: dict[str, Any]) -> dict[str, Any]:

@@ -129,6 +129,34 @@ def test_pods_meet_the_restricted_pod_security_standard(name: str) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize("name", ["holdfast", "holdfast-prometheus"])
+def test_one_value_leaves_all_ids_to_the_platform(name: str) -> None:
+    objects = render({**TRIAL, "settings": {"platformAssignsIds": True}})
+    assert parsed_settings(objects).platform_assigns_ids
+    assert pod_spec(objects, name)["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_security_contexts_can_be_overridden_field_by_field() -> None:
+    objects = render({
+        **TRIAL,
+        "podSecurityContext": {"runAsUser": 1000660001, "fsGroup": None},
+        "securityContext": {"readOnlyRootFilesystem": None, "seLinuxOptions": {"level": "s0:c26,c5"}},
+    })  # fmt: skip
+    ours, prometheus = pod_spec(objects), pod_spec(objects, "holdfast-prometheus")
+    assert (ours["securityContext"]["runAsUser"], ours["securityContext"]["runAsGroup"]) == (1000660001, 65532)
+    assert "fsGroup" not in ours["securityContext"]
+    assert prometheus["securityContext"]["fsGroup"] == 65534
+    for pod in (ours, prometheus):
+        assert pod["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seLinuxOptions": {"level": "s0:c26,c5"},
+        }
+
+
 def test_the_pod_is_probed_where_the_operator_listens() -> None:
     objects = render({"settings": {**URL["settings"], "httpPort": 9999}})
     container = pod_spec(objects)["containers"][0]
@@ -163,7 +191,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
             "idleTime": "30m", "activatorImage": "registry.example/holdfast:1",
-        "allowTemplate": ["hostPath", "privileged"], "httpPort": 9090, "statusPort": 9091,
+        "allowTemplate": ["hostPath", "privileged"], "platformAssignsIds": True, "httpPort": 9090, "statusPort": 9091,
         "statusTokenFile": str(file), "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
@@ -172,6 +200,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     assert read.prometheus_header == ("X-Scope-OrgID=a", "X-Other=b")
     assert read.matchers == (("cluster", "eu"), ("env", "prod"))
     assert read.allow_template == ("hostPath", "privileged")
+    assert read.platform_assigns_ids
     assert (read.startup_seconds, read.pod_monitor_labels) == (2700.0, {"release": "kps", "team": ""})
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
     assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]

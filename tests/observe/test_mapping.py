@@ -170,6 +170,25 @@ REMEDY = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("pod_user", "engine_user", "said"),
+    [
+        (2000, None, "uid 2000 can write to; create it there (mkdir -p, chown 2000)"),
+        (None, 1000660000, "uid 1000660000 can write to; create it there (mkdir -p, chown 1000660000)"),
+        (2000, 7, "uid 7 can write to; create it there (mkdir -p, chown 7)"),
+        (None, None, "the user of the image can write to; create it there (mkdir -p, chown)"),
+    ],
+)
+def test_the_user_who_writes_the_cache_is_the_one_the_pod_runs_as(
+    pod_user: int | None, engine_user: int | None, said: str
+) -> None:
+    found = on_hostpath(conditions=[condition("PodReadyToStartContainers", "False")])
+    found["spec"]["securityContext"] = {} if pod_user is None else {"runAsUser": pod_user}
+    engine = {} if engine_user is None else {"securityContext": {"runAsUser": engine_user}}
+    found["spec"]["containers"] = [{"name": "other", "securityContext": {"runAsUser": 1}}, {"name": "vllm", **engine}]
+    assert mapping.replica_from_pod(found).detail.endswith(said)
+
+
 def test_a_pod_that_waits_for_its_volumes_names_the_remedy() -> None:
     not_yet = {"conditions": [condition("PodReadyToStartContainers", "False")]}
     replica = mapping.replica_from_pod(on_hostpath(**not_yet))

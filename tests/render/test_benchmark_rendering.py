@@ -16,12 +16,13 @@ from holdfast.cli.main import build_parser
 from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator
 from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
 from holdfast.render.names import Manifest
+from holdfast.render.settings import RenderSettings
 from holdfast.tools.bench import checks
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.regenerate import GOLDEN
 from tests.render.scenes import FULL, MINIMAL, service
 
-IMAGE = "registry.example.com/holdfast:0.1.0"
+OURS = RenderSettings(pod_files={}, activator_image="registry.example.com/holdfast:0.1.0")
 
 
 def declared(spec: Any = (), name: str = "sweep") -> LLMBenchmark:
@@ -34,7 +35,7 @@ def rendered(spec: Any = (), of: Manifest | None = None) -> Manifest:
     asked = declared(spec)
     by_name = asked.spec.target.service_ref is not None
     found = service(base=of) if of else service()
-    return job(asked, measurand(asked, found if by_name else None), IMAGE)
+    return job(asked, measurand(asked, found if by_name else None), OURS)
 
 
 def container(manifest: Manifest) -> Manifest:
@@ -126,7 +127,7 @@ def test_bench_knows_every_gpu_of_the_catalog_by_the_name_it_is_told() -> None:
 def test_what_the_service_is_made_of_runs_nothing_again() -> None:
     asked = declared()
     others = [service(base=base) for base in (MINIMAL, FULL)]
-    assert len({job(asked, measurand(asked, of), IMAGE)["metadata"]["name"] for of in others}) == 1
+    assert len({job(asked, measurand(asked, of), OURS)["metadata"]["name"] for of in others}) == 1
 
 
 def test_the_key_of_the_service_comes_from_its_secret_and_stands_nowhere() -> None:
@@ -165,14 +166,14 @@ def by_the_kubelet(argument: str) -> str:
 @example("$$(HOLDFAST_API_KEY)")
 def test_whatever_a_model_is_called_is_one_argument_and_no_variable(name: str) -> None:
     asked = declared({"target": {"model": name}})
-    arguments = container(job(asked, measurand(asked, service()), IMAGE))["args"]
+    arguments = container(job(asked, measurand(asked, service()), OURS))["args"]
     assert f"--model={name}" in map(by_the_kubelet, arguments)
     assert sum(argument.startswith("--") for argument in arguments) == len(arguments) - 1
 
 
 @given(st.from_regex(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?", fullmatch=True))
 def test_names_and_labels_fit(name: str) -> None:
-    manifest = job(declared(name=name), measurand(declared(name=name), service()), IMAGE)
+    manifest = job(declared(name=name), measurand(declared(name=name), service()), OURS)
     assert len(manifest["metadata"]["name"]) <= 63
     assert all(len(value) <= 63 for value in manifest["metadata"]["labels"].values())
 

@@ -14,13 +14,14 @@ from holdfast.cli.main import build_parser
 from holdfast.render.benchmark import job, measurand
 from holdfast.render.context import as_text
 from holdfast.render.names import Manifest
+from holdfast.render.settings import RenderSettings
 from holdfast.render.tuning import LIMITS_FILE, LIMITS_VARIABLE, SERVICE_FILE, OwnEngine
 from holdfast.tools.tune import options
 from holdfast_engine import limits
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.scenes import FULL, MINIMAL, chat_h100, service
 
-IMAGE = "registry.example.com/holdfast:0.1.0"
+OURS = RenderSettings(pod_files={}, activator_image="registry.example.com/holdfast:0.1.0")
 
 
 def rendered(tune: Any = (), of: Manifest = MINIMAL, **spec: Any) -> Manifest:
@@ -31,7 +32,7 @@ def rendered(tune: Any = (), of: Manifest = MINIMAL, **spec: Any) -> Manifest:
     assert asked.spec.tune is not None
     replica = as_text(chat_h100(declared)["spec"]["template"])
     engine = OwnEngine(declared, "h100", replica, asked.spec.tune)
-    found: Manifest = job(asked, measurand(asked, declared), IMAGE, engine)["spec"]["template"]
+    found: Manifest = job(asked, measurand(asked, declared), OURS, engine)["spec"]["template"]
     return found
 
 

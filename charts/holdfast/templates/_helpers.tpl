@@ -14,6 +14,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- /* The security context of a pod, without ids where the platform assigns them. */ -}}
+{{- define "holdfast.podSecurity" -}}
+{{- $context := .context -}}
+{{- if .root.Values.settings.platformAssignsIds -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" "supplementalGroups" -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end }}
+
 {{- /* Only targets in the operator's namespace are believed to be the operator. */ -}}
 {{- define "holdfast.rulefile" -}}
 {{- $file := required "files/monitoring/rules.yaml is missing: make generate" (.Files.Get "files/monitoring/rules.yaml") -}}

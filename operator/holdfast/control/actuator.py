@@ -82,7 +82,7 @@ class Actuator:
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
-        self._teller = StatusPublisher(self._api)
+        self._teller = StatusPublisher(self._api, platform_assigns_ids=render_settings.platform_assigns_ids)
         self._uids: dict[ServiceKey, str] = {}
         self._rests: dict[ServiceKey, SettledService] = {}
         self._refusals = WriteBackoff()

@@ -119,7 +119,7 @@ class Benchmarks:
         self, api: ApiPort, settings: RenderSettings, telemetry: BenchmarkTelemetry, may_write: Callable[[], bool]
     ) -> None:
         self._api = WhileLeading(api, may_write)
-        self._image = settings.activator_image
+        self._settings = settings
         self._telemetry = telemetry
         self._applier = Applier(self._api)
         self._written: dict[ServiceKey, tuple[str, Mapping[str, Any]]] = {}
@@ -264,7 +264,7 @@ class Benchmarks:
             return
         engine = case.engine if isinstance(case.engine, OwnEngine) else None
         engines = case.engines
-        manifest = job(entry.declared, of, self._image, engine)
+        manifest = job(entry.declared, of, self._settings, engine)
         try:
             found = await acting.create_job(self._api, manifest)
         except ApiError as error:
@@ -286,7 +286,7 @@ class Benchmarks:
         entry, declared = case.entry, case.entry.declared
         if declared is None:
             return waiting(Reason.INVALID, entry.problem)
-        if not self._image:
+        if not self._settings.activator_image:
             return waiting(Reason.NO_IMAGE, "the operator does not know its own image; set --activator-image")
         lacks = case.lacks
         if lacks:

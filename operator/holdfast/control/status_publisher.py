@@ -34,8 +34,9 @@ _REPEAT_EVENT_AFTER_SECONDS = 60.0
 class StatusPublisher:
     """Remembers per service what was published, so that nothing is written twice."""
 
-    def __init__(self, api: ApiPort) -> None:
+    def __init__(self, api: ApiPort, *, platform_assigns_ids: bool = False) -> None:
         self._api = api
+        self._platform_assigns_ids = platform_assigns_ids
         self._status = StatusWriter(api)
         self._changes: dict[ServiceKey, tuple[object, float]] = {}
         self._batching: dict[ServiceKey, BatchingTarget] = {}
@@ -70,7 +71,7 @@ class StatusPublisher:
         """
         old = self.written(part)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
-        known = remarks(part.service, used, changes.context)
+        known = remarks(part.service, used, changes.context, platform_assigns_ids=self._platform_assigns_ids)
         found = [applied.condition] if applied.condition else []
         new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)

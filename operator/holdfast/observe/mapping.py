@@ -145,11 +145,13 @@ def _remedy(pod: Object, otherwise: str) -> str:
     folders = [volume["hostPath"]["path"] for volume in spec.get("volumes", ()) if volume.get("hostPath")]
     if not folders:
         return otherwise
-    user = spec.get("securityContext", {}).get("runAsUser", "0")
-    return (
-        f"{', '.join(folders)} must be a directory on node {spec.get('nodeName', '')} that uid {user} can write to; "
-        f"create it there (mkdir -p, chown {user})"
-    )
+    folder = f"{', '.join(folders)} must be a directory on node {spec.get('nodeName', '')} that"
+    engines = [each for each in spec.get("containers", ()) if each.get("name") == CONTAINER]
+    users = [(part.get("securityContext") or {}).get("runAsUser") for part in (*engines, spec)]
+    user = next((user for user in users if user is not None), None)
+    if user is None:
+        return f"{folder} the user of the image can write to; create it there (mkdir -p, chown)"
+    return f"{folder} uid {user} can write to; create it there (mkdir -p, chown {user})"
 
 
 def _phase(

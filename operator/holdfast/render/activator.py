@@ -112,8 +112,7 @@ def _pod(service: LLMService, settings: RenderSettings) -> Manifest:
         "terminationGracePeriodSeconds": LONGEST_SECONDS + _LINGER_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
+            **settings.ids(_USER, "runAsUser", "runAsGroup"),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **({"imagePullSecrets": secrets} if secrets else {}),

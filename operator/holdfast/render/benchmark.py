@@ -17,6 +17,7 @@ from holdfast.api.quantities import format_duration
 from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.render import names
 from holdfast.render.names import Manifest
+from holdfast.render.settings import RenderSettings
 from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, OwnEngine, with_engine
 
 BENCHMARK_LABEL = f"{GROUP}/benchmark"
@@ -102,13 +103,13 @@ def result_name(benchmark: LLMBenchmark) -> str:
     return f"{benchmark.metadata.name}-benchmark"
 
 
-def job(benchmark: LLMBenchmark, of: Measurand, image: str, engine: OwnEngine | None = None) -> Manifest:
+def job(benchmark: LLMBenchmark, of: Measurand, settings: RenderSettings, engine: OwnEngine | None = None) -> Manifest:
     """One pod, once: it may do nothing at the API server, and leaves its result as its termination message.
 
     A run that tunes has an `engine` of its own beside it.
     """
     labels = {**_COMPONENT, names.MANAGED_BY: names.MANAGER, **_labels(benchmark)}
-    template: Manifest = {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, image, engine)}
+    template: Manifest = {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, settings, engine)}
     if engine is not None:
         template = with_engine(template, engine, of.slo)
     return {
@@ -178,7 +179,7 @@ def _labels(benchmark: LLMBenchmark) -> dict[str, str]:
     return {BENCHMARK_LABEL: benchmark.metadata.name, RUN_LABEL: run_of(benchmark)}
 
 
-def _pod(benchmark: LLMBenchmark, of: Measurand, image: str, engine: OwnEngine | None) -> Manifest:
+def _pod(benchmark: LLMBenchmark, of: Measurand, settings: RenderSettings, engine: OwnEngine | None) -> Manifest:
     secrets = [{"name": secret.name} for secret in of.pull_secrets]
     volumes = _volumes(benchmark.spec)
     return {
@@ -187,13 +188,11 @@ def _pod(benchmark: LLMBenchmark, of: Measurand, image: str, engine: OwnEngine |
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
+            **settings.ids(_USER, "runAsUser", "runAsGroup", "fsGroup"),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **({"imagePullSecrets": secrets} if secrets else {}),
-        "containers": [_container(benchmark.spec, of, image, engine, bool(volumes))],
+        "containers": [_container(benchmark.spec, of, settings.activator_image, engine, bool(volumes))],
         **({"volumes": volumes} if volumes else {}),
     }
 

@@ -62,6 +62,8 @@ class Deployed:
     objectives: Objectives | None = None
     tuned: Tuned | None = None
     admission_changed_at: int | None = None
+    refused: bool = False
+    """Admission refuses its pods, and none with this template exists: a new template replaces nothing."""
 
     @classmethod
     def read(cls, deployment: Mapping[str, Any]) -> Self | None:
@@ -79,6 +81,7 @@ class Deployed:
             objectives=Objectives.from_json(annotations.get(names.OBJECTIVES_ANNOTATION, "")),
             tuned=Tuned.from_json(annotations.get(names.BATCHING_ANNOTATION, "")),
             admission_changed_at=whole(annotations.get(names.ADMISSION_CHANGED_ANNOTATION)),
+            refused=_is_refused(deployment.get("status") or {}),
         )
 
 
@@ -131,6 +134,13 @@ class RenderContext:
 def as_text(template: Mapping[str, Any]) -> str:
     """A pod template as its annotation holds it."""
     return json.dumps(_plain(template), sort_keys=True, separators=(",", ":"))
+
+
+def _is_refused(status: Mapping[str, Any]) -> bool:
+    failing = any(
+        each["type"] == "ReplicaFailure" and each["status"] == "True" for each in status.get("conditions", ())
+    )
+    return failing and not status.get("updatedReplicas")
 
 
 def _recorded(meta: Mapping[str, Any]) -> str | None:

@@ -113,13 +113,15 @@ def _pods(service: LLMService, accelerator: Accelerator, settings: RenderSetting
     | same    | measured since  | new: a rollout                     | new         |
     | same    | as deployed     | as rendered when they last changed | as deployed |
 
+    Pods that admission refuses get a new one too: the administrator may have changed a setting for their sake.
     Where pods are kept they count as the same: a rollout would take replicas away, for pods that are to go.
     """
     facts = context.facts(accelerator.name)
     deployed, wanted = facts.deployed, inputs(service, accelerator)
     changed_at = facts.admission_changed_at
     if deployed is not None and (
-        facts.kept or (deployed.inputs == wanted and changed_at in (None, deployed.admission_changed_at))
+        facts.kept
+        or (not deployed.refused and deployed.inputs == wanted and changed_at in (None, deployed.admission_changed_at))
     ):
         template, tokens = json.loads(deployed.template_json), deployed.admission_tokens
         return _Pods(template, deployed.inputs, tokens, deployed.admission_changed_at, rolls_out=False)

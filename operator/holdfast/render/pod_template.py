@@ -12,6 +12,9 @@ from holdfast.render.merge import strategic_merge
 from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
 
+_USER = 2000
+"""User and group of the engine; any but 0, images need not know it."""
+
 
 def pod_template(
     service: LLMService,
@@ -139,7 +142,6 @@ def _placement(service: LLMService, accelerator: Accelerator) -> Manifest:
 
 
 def _identity(service: LLMService, settings: RenderSettings) -> Manifest:
-    user = settings.user_id
     return {
         "serviceAccountName": service.metadata.name,
         "automountServiceAccountToken": False,
@@ -147,9 +149,7 @@ def _identity(service: LLMService, settings: RenderSettings) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": user,
-            "runAsGroup": user,
-            "fsGroup": user,
+            **settings.ids(_USER, "runAsUser", "runAsGroup", "fsGroup"),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },

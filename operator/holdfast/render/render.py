@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import activator, names, objects, plugin
+from holdfast.render import activator, names, objects, plugin, unusual
 from holdfast.render.context import AcceleratorFacts, RenderContext
 from holdfast.render.deployment import deployment, max_surge
 from holdfast.render.names import Manifest
@@ -26,18 +26,26 @@ def render(
     return (*_common(service, settings, context, deployments), *deployments)
 
 
-def remarks(service: LLMService, accelerators_wanted: Sequence[str], context: RenderContext) -> tuple[str, ...]:
-    """What people should know about the pods: sentences for the condition Ready."""
-    return tuple(
+def remarks(
+    service: LLMService,
+    accelerators_wanted: Sequence[str],
+    context: RenderContext,
+    *,
+    platform_assigns_ids: bool = False,
+) -> tuple[str, ...]:
+    """What people should know about the pods: different sentences for the condition Ready."""
+    found = (
         remark
         for accelerator in _listed(service, accelerators_wanted)
         for remark in (
             _no_admission(service, accelerator, context),
             _no_plugin(service, accelerator, context),
             _downtime(service, accelerator, context),
+            "" if platform_assigns_ids else unusual.ids_by_null(service, accelerator),
         )
         if remark
     )
+    return tuple(dict.fromkeys(found))
 
 
 def _common(

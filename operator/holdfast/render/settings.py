@@ -27,8 +27,8 @@ class RenderSettings:
     startup_seconds: int = 1800
     """Longest start before a container is given up: hundreds of gigabytes from a slow registry."""
     connection_close_share: float = 0.1
-    user_id: int = 2000
-    """User and group of the engine; any but 0, images need not know it."""
+    platform_assigns_ids: bool = False
+    """No pod asks for a user or group: those of OpenShift must be in the range of their namespace."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by which a Prometheus selects its PodMonitors."""
     activator_image: str = ""
@@ -44,6 +44,10 @@ class RenderSettings:
         object.__setattr__(self, "_plain", plain)
         object.__setattr__(self, "_whole", whole)
         object.__setattr__(self, "_hashes", (_hash(plain), _hash(whole)))
+
+    def ids(self, user: int, *fields: str) -> dict[str, int]:
+        """`user` for each of these fields of a security context; empty where the platform assigns ids."""
+        return {} if self.platform_assigns_ids else dict.fromkeys(fields, user)
 
     def mounted_files(self, spec: LLMServiceSpec) -> Manifest:
         """The content of the ConfigMap that the pods of a service mount at /holdfast."""

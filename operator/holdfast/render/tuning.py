@@ -92,7 +92,7 @@ def _pull_secrets(*pods: Manifest) -> Manifest:
 
 def _client(container: Manifest, security: Manifest) -> Manifest:
     """It keeps a user of its own, and reaches the engine's file."""
-    user = {name: security[name] for name in ("runAsUser", "runAsGroup")}
+    user = {name: security[name] for name in ("runAsUser", "runAsGroup") if name in security}
     mounts = [*container.get("volumeMounts", []), _limits_mount(), _service_mount()]
     return {**container, "securityContext": {**container["securityContext"], **user}, "volumeMounts": mounts}
 

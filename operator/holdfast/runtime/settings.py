@@ -135,6 +135,13 @@ class Settings(BaseModel):
     allow_template: tuple[Literal[PRIVILEGES], ...] = Field(  # type: ignore[valid-type]
         (), description=f"privilege that pod templates may use; may be repeated: {', '.join(PRIVILEGES)}"
     )
+    platform_assigns_ids: bool = Field(
+        False,
+        description=(
+            "set no user and group ids in the pods of engines, activators and benchmarks, "
+            "because the platform assigns them, as OpenShift does"
+        ),
+    )
     http_port: int = Field(8080, ge=0, le=65535, description="port for health and metrics of the operator")
     status_port: int = Field(0, ge=0, le=65535, description="port of the status page (default: off)")
     status_token_file: Path | None = Field(

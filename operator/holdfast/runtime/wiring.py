@@ -222,6 +222,7 @@ def _render_settings(settings: Settings) -> RenderSettings:
         startup_seconds=math.ceil(settings.startup_seconds),
         pod_monitor_labels=settings.pod_monitor_labels,
         activator_image=settings.activator_image,
+        platform_assigns_ids=settings.platform_assigns_ids,
     )
 
 
