@@ -42,6 +42,7 @@ def remarks(
             _no_plugin(service, accelerator, context),
             _downtime(service, accelerator, context),
             "" if platform_assigns_ids else unusual.ids_by_null(service, accelerator),
+            unusual.adapters_at_run_time(service, accelerator),
         )
         if remark
     )

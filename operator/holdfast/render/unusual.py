@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.api.pod_security import mapping
+from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings
 
 _IDS = ("runAsUser", "runAsGroup", "fsGroup")
+_UPDATING = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+_ON = ("1", "true")  # vllm/envs.py
 
 
 def ids_by_null(service: LLMService, accelerator: Accelerator) -> str:
@@ -27,6 +29,26 @@ def ids_by_null(service: LLMService, accelerator: Accelerator) -> str:
                 f"--server-side, which drops nulls, so that replicas with ids replace these; {remedy}"
             )
     return ""
+
+
+def adapters_at_run_time(service: LLMService, accelerator: Accelerator) -> str:
+    """Whether clients may load adapters into single replicas."""
+    if str(_variables(service, accelerator).get(_UPDATING)).strip().lower() not in _ON:
+        return ""
+    return (
+        f"{_UPDATING} is set, but an adapter that is loaded at run time is missing on all other and all new replicas, "
+        "where requests for it get 404; name adapters in engine.args with --enable-lora and --lora-modules"
+    )
+
+
+def _variables(service: LLMService, accelerator: Accelerator) -> dict[Any, Any]:
+    """The engine's own variables by name; of several places the last one counts, as in its pods."""
+    pods = [mapping(template.get("spec")) for _, template in _templates(service, accelerator)]
+    containers = [each for pod in pods for each in mappings(pod.get("containers"))]
+    engines = [each for each in containers if each.get("name") == ENGINE_CONTAINER]
+    overlaid = [variable for engine in engines for variable in mappings(engine.get("env"))]
+    listed: list[Mapping[str, Any]] = [*service.spec.engine.env, *accelerator.env, *overlaid]
+    return {each.get("name"): each.get("value") for each in listed}
 
 
 def _templates(service: LLMService, accelerator: Accelerator) -> list[tuple[str, Mapping[str, Any]]]:
