@@ -399,6 +399,7 @@ def test_the_trial_prometheus_is_the_one_the_operator_asks() -> None:
     assert told.scrape_interval == "2s"
     pods = only(objects, "Deployment", "holdfast-prometheus")["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= pods.items()
+    assert service["spec"]["ports"] == [{"name": "http", "port": 9090, "targetPort": "http", "appProtocol": "http"}]
 
 
 def test_a_prometheus_of_ones_own_wins_over_the_trial_one() -> None:

@@ -180,6 +180,32 @@ def test_the_url_follows_tls() -> None:
     assert service_url(service(base=FULL)) == "https://chat.prod.svc:8000"
 
 
+def ports_by_service(manifests: tuple[Manifest, ...]) -> dict[str, tuple[str, str]]:
+    """Name and application protocol of the only port of each Service."""
+    services = [item for item in manifests if item["kind"] == "Service"]
+    ports = {item["metadata"]["name"]: item["spec"]["ports"] for item in services}
+    return {name: (port["name"], port["appProtocol"]) for name, (port,) in ports.items()}
+
+
+def test_every_port_says_what_it_speaks_so_that_no_mesh_takes_tls_for_plain_http() -> None:
+    assert ports_by_service(render(service(), ["h100"], SETTINGS, RenderContext())) == {"chat": ("http", "http")}
+    assert ports_by_service(render(service(base=FULL), ["h100"], SETTINGS, RenderContext())) == {
+        "chat": ("http", "https")
+    }
+    assert ports_by_service(SCENES["zero"]) == {
+        "chat": ("http", "http"),
+        "chat-engines": ("http", "http"),
+        "chat-activator": ("admin", "http"),
+    }
+
+
+def test_clients_that_are_led_to_an_activator_find_plain_http_whatever_engines_will_speak() -> None:
+    """`scaling.min` is raised and a certificate is given in one edit: the activator stays until a replica serves."""
+    settings = replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0")
+    held = render(service(base=FULL), ["h100"], settings, RenderContext(holding=True))
+    assert ports_by_service(held)["chat"] == ("http", "http")
+
+
 def test_the_mounted_files_are_named_by_their_content() -> None:
     names = set()
     for text in ("one", "two", "one"):

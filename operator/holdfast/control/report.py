@@ -16,8 +16,8 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, ConditionValue, Decision, Verdict
 from holdfast.domain.engine import EngineFacts
 from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.render import service_url
 
-_PORT = 8000
 _STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
 _HOUR = 3600.0
 _BEGINNINGS = frozenset({Reason.NO_REPLICAS, Reason.METRICS_MISSING, Reason.METRICS_HOLD})
@@ -44,7 +44,7 @@ def status_of(
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
         conditions=_conditions(values, decision.generation, old, stamp),
-        url=_url(part),
+        url=service_url(part.service),
         replicas=_counts(part, decision),
         selector=f"holdfast.dev/service={part.spec.key.name}",
         slo=status.SLOStatus(**_slo(part, decision)),
@@ -125,11 +125,6 @@ def condition_of(value: ConditionValue, generation: int) -> Condition:
     """A decided condition as a condition of an object of that generation."""
     word = Status.UNKNOWN if value.status is None else Status.TRUE if value.status else Status.FALSE
     return Condition(value.type, word, str(value.reason), value.message, generation)
-
-
-def _url(part: ServiceParts) -> str:
-    scheme = "https" if part.service.spec.engine.tls_secret_ref else "http"
-    return f"{scheme}://{part.spec.key.name}.{part.spec.key.namespace}.svc:{_PORT}"
 
 
 def _counts(part: ServiceParts, decision: Decision) -> status.ReplicaCounts:

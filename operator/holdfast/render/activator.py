@@ -46,7 +46,7 @@ def _of_engines(service: LLMService) -> dict[str, str]:
 
 
 def _service(service: LLMService, name: str, selector: dict[str, str], port_name: str, port: int) -> Manifest:
-    ports = [{"name": port_name, "port": port, "targetPort": port_name, "protocol": "TCP"}]
+    ports = [names.service_port(port_name, port, "http")]
     return {
         "apiVersion": "v1",
         "kind": "Service",

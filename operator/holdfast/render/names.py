@@ -73,10 +73,19 @@ def activator_url(namespace: str, service: str) -> str:
     return f"http://{activator_name(service)}.{namespace}.svc:{ADMIN_PORT}/held"
 
 
+def scheme(service: LLMService) -> str:
+    """What engines speak: `https` or `http`."""
+    return "https" if service.spec.engine.tls_secret_ref else "http"
+
+
+def service_port(name: str, port: int, protocol: str) -> Manifest:
+    """A port of a Service; `protocol` is for meshes and gateways, which guess it from the name otherwise."""
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP", "appProtocol": protocol}
+
+
 def service_url(service: LLMService) -> str:
     """Where clients inside the cluster reach the service."""
-    scheme = "https" if service.spec.engine.tls_secret_ref else "http"
-    return f"{scheme}://{service.metadata.name}.{service.metadata.namespace}.svc:{PORT}"
+    return f"{scheme(service)}://{service.metadata.name}.{service.metadata.namespace}.svc:{PORT}"
 
 
 def metadata(service: LLMService, name: str, labels: dict[str, str] | None = None) -> Manifest:

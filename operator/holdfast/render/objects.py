@@ -23,7 +23,7 @@ def service_account(service: LLMService) -> Manifest:
 
 def kubernetes_service(service: LLMService, *, holding: bool = False) -> Manifest:
     """Where clients connect: all ready replicas, whatever their accelerator, or the activator in their place."""
-    port = {"name": names.PORT_NAME, "port": names.PORT, "targetPort": names.PORT_NAME, "protocol": "TCP"}
+    port = names.service_port(names.PORT_NAME, names.PORT, "http" if holding else names.scheme(service))
     selector = {names.ACTIVATOR_LABEL: service.metadata.name} if holding else _selector(service)
     return {
         "apiVersion": "v1",
@@ -49,14 +49,14 @@ def disruption_budget(service: LLMService) -> Manifest:
 
 def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
     """How the Prometheus operator finds the pods; vLLM's /metrics asks for no API key."""
-    tls = service.spec.engine.tls_secret_ref is not None
+    scheme = names.scheme(service)
     endpoint = {
         "port": names.PORT_NAME,
         "path": names.METRICS_PATH,
         "interval": settings.scrape_interval,
-        "scheme": "https" if tls else "http",
+        "scheme": scheme,
         # Pods are scraped by address, which no certificate names.
-        **({"tlsConfig": {"insecureSkipVerify": True}} if tls else {}),
+        **({"tlsConfig": {"insecureSkipVerify": True}} if scheme == "https" else {}),
     }
     return {
         "apiVersion": "monitoring.coreos.com/v1",

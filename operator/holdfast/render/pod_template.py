@@ -117,7 +117,7 @@ def scrape_annotations(service: LLMService) -> dict[str, str]:
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(names.PORT),
         "prometheus.io/path": names.METRICS_PATH,
-        "prometheus.io/scheme": "https" if service.spec.engine.tls_secret_ref else "http",
+        "prometheus.io/scheme": names.scheme(service),
     }
 
 
