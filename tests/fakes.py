@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
+import aiohttp
 from aiohttp import web
 
 from benchmarks.engine_overload.cells import PROMISED, FixedLimits
@@ -333,6 +334,44 @@ class FakePrometheus:
         if self.warnings:
             body["warnings"] = self.warnings
         return web.json_response(body)
+
+
+class AuthenticatingProxy:
+    """An HTTP proxy before a Prometheus that serves its API below `path`, to who sends all of `wanted` headers.
+
+    It passes their requests on without these headers, and answers all others with `refusal`.
+    """
+
+    def __init__(self, behind: str, path: str, wanted: Mapping[str, str], refusal: int = 401) -> None:
+        self.wanted = dict(wanted)
+        self.passed = self.refused = 0
+        self._behind, self._path, self._refusal = behind, path, refusal
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self._session = aiohttp.ClientSession()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}{self._path}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        if any(request.headers.get(name) != value for name, value in self.wanted.items()):
+            self.refused += 1
+            return web.Response(status=self._refusal, text="<html>sign in</html>", content_type="text/html")
+        if not request.path.startswith(f"{self._path}/api/v1/query"):
+            return web.Response(status=404, text=request.path)
+        self.passed += 1
+        kept = {name: value for name, value in request.headers.items() if name not in (*self.wanted, "Host")}
+        url, body = self._behind + request.path.removeprefix(self._path), await request.read()
+        async with self._session.request(request.method, url, data=body, headers=kept) as answer:
+            return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
 
 
 class RawServer:

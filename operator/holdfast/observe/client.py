@@ -240,7 +240,7 @@ def _why(content: bytes) -> str:
 
 
 def _refusal(status: int, error: str) -> str:
-    if status in (401, 403):
-        return f"Prometheus rejected the credentials (HTTP {status}); check the token"
+    if status in (401, 403, 407):  # 407: of a proxy before it
+        return f"Prometheus rejected the credentials (HTTP {status}); check its token file and headers"
     kind = "cannot serve the query" if status >= 500 else "rejected the query"
     return f"Prometheus {kind} (HTTP {status}): {error[:200]}"
