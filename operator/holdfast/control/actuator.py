@@ -116,6 +116,7 @@ class Actuator:
             {part.spec.key: part.spec.uid for part in services} | {entry.key: entry.uid for entry in invalid}
         )
         parts, inventory = {part.spec.key: part for part in services}, Inventory(tuple(nodes))
+        self._teller.see(nodes)
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
         for part in services:

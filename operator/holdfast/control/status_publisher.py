@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,9 +18,10 @@ from holdfast.control import decision_record
 from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
 from holdfast.control.limits_in_force import Applied
+from holdfast.control.node_labels import NodeLabels, with_lacked_labels
 from holdfast.control.plan import Plan
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
-from holdfast.domain.cluster import QueueLimit
+from holdfast.domain.cluster import NodeOffer, QueueLimit
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -42,6 +44,11 @@ class StatusPublisher:
         self._batching: dict[ServiceKey, BatchingTarget] = {}
         self._queue_limits: dict[ServiceKey, QueueLimit] = {}
         self._unwritable: dict[ServiceKey, Invalid] = {}
+        self._labels = NodeLabels()
+
+    def see(self, nodes: Sequence[NodeOffer]) -> None:
+        """Take note of the nodes of this tick."""
+        self._labels = NodeLabels(nodes)
 
     def written(self, part: ServiceParts) -> Mapping[str, Any]:
         """Return the last known status of a service."""
@@ -73,7 +80,8 @@ class StatusPublisher:
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = remarks(part.service, used, changes.context, platform_assigns_ids=self._platform_assigns_ids)
         found = [applied.condition] if applied.condition else []
-        new = status_of(part, decision, _batching(part, changes, applied), old, now, known, found)
+        shown = replace(decision, conditions=with_lacked_labels(decision.conditions, part.spec, self._labels))
+        new = status_of(part, shown, _batching(part, changes, applied), old, now, known, found)
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
