@@ -444,6 +444,7 @@ def test_times_with_and_without_fractions_are_read() -> None:
         pytest.param('secret "hf" not found', "SecretMissing", id="a secret that is missing"),
         pytest.param("couldn't find key token in Secret prod/hf", "SecretMissing", id="a key that is missing"),
         pytest.param("holdfast launcher: image unsupported: no vLLM", "ImageUnsupported", id="an image without vLLM"),
+        pytest.param("holdfast: engine unsupported: 404", "EngineUnsupported", id="an engine that generates no text"),
         pytest.param("OSError: /models/x is not a local folder", "ModelNotFound", id="a model that is not there"),
         pytest.param(
             "OSError: org/none is not a local folder and is not a valid model identifier listed on "

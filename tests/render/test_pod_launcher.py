@@ -147,6 +147,31 @@ def test_a_vllm_that_is_too_old_is_refused(image: Image) -> None:
     assert "image unsupported: vLLM 0.8.5 is too old, this operator needs 0.9 or newer" in errors
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "remedy"),
+    [
+        ("VLLM_USE_RUST_FRONTEND", "1", "remove it from the environment or set it to 0"),
+        ("VLLM_USE_RUST_FRONTEND", "true", "remove it from the environment or set it to 0"),
+        ("VLLM_DP_SIZE", "2", "accelerators[].parallelism.data"),
+    ],
+)
+def test_a_variable_that_takes_away_the_python_server_ends_it(
+    variable: str, value: str, remedy: str, image: Image
+) -> None:
+    image.environment[variable] = value
+    status, seen, errors = image.vllm(NEWEST).run("serve", "me/model")
+    assert (status, seen) == (65, [])
+    assert f"engine unsupported: {variable}" in errors
+    assert remedy in errors
+
+
+@pytest.mark.parametrize("value", ["0", ""])
+def test_a_variable_that_is_off_changes_nothing(value: str, image: Image) -> None:
+    image.environment["VLLM_USE_RUST_FRONTEND"] = value
+    status, seen, _ = image.vllm(NEWEST).run("serve", "me/model")
+    assert (status, seen) == (0, ["vllm", "serve", "me/model"])
+
+
 def test_an_image_with_holdfast_and_no_vllm_runs_the_emulator(image: Image) -> None:
     status, seen, _ = image.holdfast().run("serve", "me/model", *ALL_FLAGS, "--middleware=a.B")
     assert status == 0

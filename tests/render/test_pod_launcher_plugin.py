@@ -20,7 +20,7 @@ ADMISSION = "--max-num-queued-tokens=5600"
 
 # What vLLM sees: its arguments, and the plugin in this process and in one that it starts.
 ENGINE = """
-import importlib.metadata, importlib.util, json, subprocess, sys
+import importlib.metadata, importlib.util, json, os, subprocess, sys
 
 LOOK = (
     "import importlib.metadata as m, json;"
@@ -35,7 +35,9 @@ def main():
         where = None
     child = subprocess.run([sys.executable, "-S", "-c", LOOK], capture_output=True, text=True, check=True)
     seen = [argument for argument in sys.argv if argument != "--host=::"]
-    print(json.dumps({"arguments": seen, "found": where, "loggers": json.loads(child.stdout)}), flush=True)
+    plugins = os.environ.get("VLLM_PLUGINS")
+    loggers = json.loads(child.stdout)
+    print(json.dumps({"plugins": plugins, "arguments": seen, "found": where, "loggers": loggers}), flush=True)
 """
 
 
@@ -58,7 +60,7 @@ class Pod:
             (part / "__init__.py").touch()
         (package / "main.py").write_text(ENGINE)
 
-    def run(self, *arguments: str, plain: str = ADMISSION) -> tuple[dict[str, Any], str]:
+    def run(self, *arguments: str, plain: str = ADMISSION, **variables: str) -> tuple[dict[str, Any], str]:
         """What vLLM saw, and what the launcher said."""
         done = subprocess.run(
             [sys.executable, "-S", str(self.files / "launcher.py"), *arguments],
@@ -68,6 +70,7 @@ class Pod:
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "HOLDFAST_DRAIN_FILE": str(self.files / "draining"),
                 **({"HOLDFAST_FLAGS_WITHOUT_PLUGIN": plain} if plain else {}),
+                **variables,
             },
             capture_output=True,
             text=True,
@@ -115,3 +118,20 @@ def test_a_scheduler_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
     assert seen["arguments"] == ["vllm", "serve", "m", "--scheduler-cls=mine.Scheduler"]
     assert seen["loggers"] == []
     assert "fast loop" not in said
+
+
+@pytest.mark.parametrize("listed", ["", "lora_filesystem_resolver"])
+def test_a_list_of_plugins_that_vllm_may_load_gets_ours(listed: str, tmp_path: Path) -> None:
+    pod = Pod(tmp_path, "0.32.0", load_plugin())
+    seen, _ = pod.run("serve", "m", SCHEDULER, VLLM_PLUGINS=listed)
+    assert seen["plugins"].split(",") == [listed, *seen["loggers"]]
+
+
+def test_without_such_a_list_vllm_loads_all_plugins(tmp_path: Path) -> None:
+    seen, _ = Pod(tmp_path, "0.32.0", load_plugin()).run("serve", "m", SCHEDULER)
+    assert seen["plugins"] is None
+
+
+def test_without_the_fast_loop_the_list_stays(tmp_path: Path) -> None:
+    seen, _ = Pod(tmp_path, "0.31.0", load_plugin()).run("serve", "m", SCHEDULER, VLLM_PLUGINS="other")
+    assert seen["plugins"] == "other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,6 +162,54 @@ async def test_it_is_ready_only_once_a_token_was_served() -> None:
     engine.hold.set()
     await until_warm(app)
     assert engine.tokens == 1
+
+
+class Ending:
+    """What the warm-up says where it would end the engine."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, said: str) -> None:
+        self.said.append(said)
+
+
+async def after_attempts(engine: FakeEngine, number: int) -> Ending:
+    ending = Ending()
+    warm_up = MIDDLEWARE.WarmUp(engine, ending)
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": READY, "headers": []}
+    for _ in range(number):
+        warm_up.start(scope)
+        await warm_up._task
+    return ending
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 501])
+async def test_an_engine_that_generates_no_text_is_ended_and_says_why(status: int) -> None:
+    engine = FakeEngine()
+    engine.completion_status = status
+    assert not (await after_attempts(engine, 2)).said
+    (said,) = (await after_attempts(engine, 5)).said
+    assert said == f"/v1/completions answered {status}"
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+async def test_an_engine_that_may_serve_later_is_asked_again(status: int) -> None:
+    engine = FakeEngine()
+    engine.completion_status = status
+    assert not (await after_attempts(engine, 10)).said
+
+
+def test_the_end_of_an_engine_is_told_to_kubernetes(tmp_path: Path) -> None:
+    log = tmp_path / "termination-log"
+    code = (
+        f"import sys; sys.path.append({str(Path(MIDDLEWARE.__file__).parent)!r}); import holdfast_middleware as own; "
+        f"own.TERMINATION_LOG = {str(log)!r}; own.end_unsupported('/v1/completions answered 404')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == MIDDLEWARE.UNSUPPORTED_ENGINE
+    assert log.read_text() in done.stderr
+    assert "engine unsupported: /v1/completions answered 404: the engine does not generate text" in log.read_text()
 
 
 async def test_many_probes_cost_one_token() -> None:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     )
     NODE_LOST = "NodeLost", "The node of a replica does not respond; the replica does not count as capacity."
     IMAGE_UNSUPPORTED = "ImageUnsupported", "The image contains no vLLM, or a version older than Holdfast supports."
+    ENGINE_UNSUPPORTED = "EngineUnsupported", "The engine generates no text, or runs without vLLM's Python server."
     IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."
     MODEL_NOT_FOUND = "ModelNotFound", "No model was found at model.uri."
     MODEL_FORBIDDEN = "ModelForbidden", "The model hub refuses the download: the token is missing or has no access."

@@ -57,6 +57,7 @@ _LARGER = "use a larger volume for model.cache, or a node with a larger disk"
 # Messages of an engine or the kubelet, their Reason and the remedy; the first match counts.
 _TELLING = (
     (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED, ""),
+    (re.compile(r"engine unsupported:"), Reason.ENGINE_UNSUPPORTED, ""),
     (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING, ""),
     (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING, ""),
     (re.compile(r"(\[Errno 28\]|No space left on device|Disk quota exceeded)"), Reason.DISK_FULL, _LARGER),

@@ -435,6 +435,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one lags": (READY, lagging(4, **needing(4))),
     "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
+    "Ready, no text": (READY, failing(pod(**ended("engine unsupported: /v1/completions answered 404", 65)))),
     "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),
     "Ready, no such model": (READY, failing(pod(**ended("RepositoryNotFoundError: 404 Client Error. qwen/none")))),
     "Ready, gated model": (READY, failing(pod(**ended("OSError: You are trying to access a gated repo.")))),

@@ -40,6 +40,11 @@ RETRY_AFTER = (b"retry-after", b"1")
 DRAIN_CHECK_SECONDS = 0.25
 # The plugin leaves a request of this name out of its counts.
 WARM_UP_NAME = "holdfast-warm-up"
+UNSUPPORTED_ENGINE = 65  # exit status: the engine will never serve a token
+# Refusals that a later attempt may not meet: a key, or too many requests.
+PASSING = (401, 403, 408, 425, 429)
+REFUSALS = 3
+TERMINATION_LOG = "/dev/termination-log"
 
 
 class ReadyAndBalance:
@@ -190,15 +195,22 @@ def with_admission(app: App) -> App:
     return AdmissionMiddleware(app)
 
 
+class Refused(RuntimeError):
+    """The engine answered that it will not serve the request."""
+
+
 class WarmUp:
     """One token through the whole engine: a green /health is no proof, an engine that will crash at once shows it.
 
-    It starts with the first probe, runs beside later ones and is tried again when it fails.
+    It starts with the first probe, runs beside later ones and is tried again when it fails. An engine that refuses it
+    again and again generates no text, and is ended: a pod that is never ready shows nobody why.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, end: Callable[[str], None] | None = None) -> None:
         self._app = app
+        self._end = end or end_unsupported
         self._task: asyncio.Future[None] | None = None
+        self._refusals = 0
         self.done = False
         self.state = "warming up: no token served yet"
 
@@ -212,6 +224,9 @@ class WarmUp:
             await self._serve_one_token(scope)
         except Exception as error:
             self.state = f"warming up: {error}"
+            self._refusals = self._refusals + 1 if isinstance(error, Refused) else 0
+            if self._refusals == REFUSALS:
+                self._end(str(error))
         else:
             forget_counts()
             self.done = True
@@ -229,9 +244,30 @@ class WarmUp:
         exchange = Exchange(json.dumps(body).encode() if body is not None else b"")
         await self._app(request_scope(scope, method, path, exchange.body), exchange.receive, exchange.send)
         if exchange.status != 200:
-            raise RuntimeError(f"{path} answered {exchange.status}")
+            kind = Refused if is_refusal(exchange.status) else RuntimeError
+            raise kind(f"{path} answered {exchange.status}")
         answer: Message = json.loads(exchange.answer)
         return answer
+
+
+def is_refusal(status: int | None) -> bool:
+    """Whether an answer will be the same at the next attempt: a route that is not there, a request that is wrong."""
+    return status == 501 or (status is not None and 400 <= status < 500 and status not in PASSING)
+
+
+def end_unsupported(said: str) -> None:
+    """End the engine with a sentence that Kubernetes shows; of several API servers each ends all of them."""
+    sentence = (
+        f"engine unsupported: {said}: the engine does not generate text from a prompt, and ttft and tpot are those of "
+        "text; serve models for embeddings, ranking, classification or speech without Holdfast"
+    )
+    print("holdfast: " + sentence, file=sys.stderr, flush=True)  # noqa: T201
+    try:
+        with open(TERMINATION_LOG, "w") as file:
+            file.write(sentence)
+    except OSError:
+        pass  # Kubernetes shows the last lines of the log instead
+    os._exit(UNSUPPORTED_ENGINE)
 
 
 def forget_counts() -> None:

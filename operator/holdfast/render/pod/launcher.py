@@ -20,6 +20,9 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 UNSUPPORTED_IMAGE = 64  # exit status: the image holds no engine, or one that is too old
+UNSUPPORTED_ENGINE = 65  # exit status: the engine would run without its Python server
+RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
+PLUGIN_NAME = "holdfast"
 OLDEST_VERSION = (0, 9)
 
 # The first release that knows a flag; each takes one value.
@@ -50,6 +53,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
+    refuse_environment()
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
@@ -71,6 +75,22 @@ def forget_drain(path: str) -> None:
         os.remove(path)
 
 
+def refuse_environment() -> None:
+    """End the process where a variable takes away what Holdfast needs, wherever the pod has its value from."""
+    if os.environ.get(RUST_FRONTEND, "").strip("0"):
+        refuse(
+            f"engine unsupported: {RUST_FRONTEND} replaces vLLM's Python server, in which readiness, counts and "
+            "admission run; remove it from the environment or set it to 0",
+            UNSUPPORTED_ENGINE,
+        )
+    if os.environ.get("VLLM_DP_SIZE", "1") != "1":
+        refuse(
+            "engine unsupported: VLLM_DP_SIZE divides the engine among pods, and a replica is one pod; remove it from "
+            "the environment and set accelerators[].parallelism.data",
+            UNSUPPORTED_ENGINE,
+        )
+
+
 def make_home(path: str) -> None:
     """Make HOME, which lies on a volume that may be empty; say so when it cannot be written."""
     try:
@@ -90,6 +110,8 @@ def with_plugin(arguments: Sequence[str], archive: str, version: str) -> list[st
     problem = problem_with_plugin(archive, version)
     if not problem:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), archive]))
+        if "VLLM_PLUGINS" in os.environ:  # a list of all that may be loaded
+            os.environ["VLLM_PLUGINS"] += "," + PLUGIN_NAME
         say("the fast loop runs inside vLLM " + version)
         return list(arguments)
     forget_plugin(archive)
@@ -127,10 +149,12 @@ def installed_version() -> str:
     """The version of vLLM in this image; ends the process when there is none or it is too old."""
     version = distribution_version("vllm")
     if version is None:
-        refuse("this image holds no vLLM that python3 can import; use an image such as vllm/vllm-openai")
+        refuse(
+            "image unsupported: this image holds no vLLM that python3 can import; use an image such as vllm/vllm-openai"
+        )
     if is_older(version, OLDEST_VERSION):
         oldest = ".".join(map(str, OLDEST_VERSION))
-        refuse(f"vLLM {version} is too old, this operator needs {oldest} or newer")
+        refuse(f"image unsupported: vLLM {version} is too old, this operator needs {oldest} or newer")
     return version
 
 
@@ -190,10 +214,10 @@ def run(module: str, argv: list[str]) -> NoReturn:
     sys.exit(importlib.import_module(module).main())
 
 
-def refuse(message: str) -> NoReturn:
+def refuse(message: str, status: int = UNSUPPORTED_IMAGE) -> NoReturn:
     """End the process; Kubernetes shows the last line as the container's termination message."""
-    say("image unsupported: " + message)
-    sys.exit(UNSUPPORTED_IMAGE)
+    say(message)
+    sys.exit(status)
 
 
 def say(message: str) -> None:
