@@ -53,7 +53,7 @@ def test_defaults_are_those_of_the_types(api: Kubectl) -> None:
     assert spec["scaling"] == {"min": 1, "max": 10, "minOnDemand": 0}
     assert spec["mode"] == "Auto"
     assert spec["rollout"] == {"maxSurge": "Auto"}
-    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "count": 1, "spot": False}]
+    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "spot": False}]
     assert "replicas" not in spec
 
 

@@ -117,6 +117,11 @@ _MODEL = (
     Refusal(
         "a uri of an unknown scheme", {"model": {"uri": "s3://bucket/model"}}, "spec.model.uri", "pvc://claim/path"
     ),
+    Refusal(
+        "a model for embeddings", {"model": {"uri": "Qwen/Qwen3-Embedding-0.6B"}}, "spec.model.uri", "--runner=generate"
+    ),
+    Refusal("a model for ranking", {"model": {"uri": "BAAI/bge-reranker-v2-m3"}}, "spec.model.uri", "without Holdfast"),
+    Refusal("a model for speech", {"model": {"uri": "openai/whisper-large-v3"}}, "spec.model.uri", "speech"),
     Refusal("a relative path", {"model": {"uri": "models/a/b"}}, "spec.model.uri", "absolute path"),
     Refusal("a uri with a space", {"model": {"uri": "/models/my model"}}, "spec.model.uri", "absolute path"),
     Refusal("an oci uri without repository", {"model": {"uri": "oci://registry"}}, "spec.model.uri", "oci://registry/"),
@@ -228,6 +233,51 @@ _ACCELERATORS = (
         _accelerators({**H100, "image": "my image"}),
         "spec.accelerators[0].image",
         "without spaces",
+    ),
+    Refusal(
+        "a count that is not the product",
+        _accelerators({**H100, "count": 4, "parallelism": {"tensor": 4, "data": 2}}),
+        "spec.accelerators[0].count",
+        "remove count",
+    ),
+    Refusal(
+        "a count of one beside a pipeline",
+        _accelerators({**H100, "count": 1, "parallelism": {"pipeline": 2}}),
+        "spec.accelerators[0].count",
+        "parallelism.tensor x pipeline x data",
+    ),
+    Refusal(
+        "a pipeline of no stage",
+        _accelerators({**H100, "parallelism": {"pipeline": 0}}),
+        "spec.accelerators[0].parallelism.pipeline",
+        "greater than or equal to 1",
+    ),
+    Refusal(
+        "half an engine",
+        _accelerators({**H100, "parallelism": {"data": 1.5}}),
+        "spec.accelerators[0].parallelism.data",
+        "valid integer",
+        "integer",
+    ),
+    Refusal(
+        "another way of sharing",
+        _accelerators({**H100, "parallelism": {"expert": 2}}),
+        "spec.accelerators[0].parallelism.expert",
+        "remove it",
+        "unknown field",
+    ),
+    Refusal(
+        "more GPUs than a node has",
+        _accelerators({**H100, "parallelism": {"tensor": 64, "pipeline": 2}}),
+        "spec.accelerators[0].parallelism",
+        "lower one of them",
+    ),
+    Refusal(
+        "a budget for fewer GPUs than a replica has",
+        _accelerators({**H100, "costPerHour": 2, "parallelism": {"tensor": 2, "data": 2}})
+        | {"budget": {"maxCostPerHour": 7}},
+        "spec.accelerators",
+        "raise a max or the budget",
     ),
     Refusal(
         "a flag of a field in an accelerator's arguments",
@@ -495,6 +545,65 @@ _ENGINE = (
     ),
     Refusal("a letter of two", {"engine": {"args": ["-t", "1"]}}, "spec.engine.args", "accelerators[].count"),
     Refusal("a certificate there", {"engine": {"args": ["--ssl_keyfile=/k"]}}, "engine.args", "engine.tlsSecretRef"),
+    Refusal("a pipeline", {"engine": {"args": ["-pp=2"]}}, "spec.engine.args", "accelerators[].parallelism.pipeline"),
+    Refusal(
+        "a pipeline cut short", {"engine": {"args": ["--pipeline_par", "2"]}}, "engine.args", "parallelism.pipeline"
+    ),
+    Refusal("engines of data", {"engine": {"args": ["-dp", "2"]}}, "engine.args", "accelerators[].parallelism.data"),
+    Refusal("engines of data in long", {"engine": {"args": ["--data_parallel_size=2"]}}, "engine.args", "lelism.data"),
+    Refusal(
+        "a pipeline on one accelerator",
+        _accelerators({**H100, "args": ["--pipeline-parallel-size=2"]}),
+        "spec.accelerators[0].args",
+        "accelerators[].parallelism.pipeline",
+    ),
+    Refusal("nodes", {"engine": {"args": ["--nnodes=2"]}}, "spec.engine.args", "a replica is one pod"),
+    Refusal("nodes in short", {"engine": {"args": ["-n2"]}}, "spec.engine.args", "a replica is one pod"),
+    Refusal("the rank of a node", {"engine": {"args": ["--node_rank", "1"]}}, "engine.args", "a replica is one pod"),
+    Refusal("one engine of several", {"engine": {"args": ["-dpn=1"]}}, "spec.engine.args", "a replica is one pod"),
+    Refusal(
+        "a server per engine", {"engine": {"args": ["--data-parallel-hyb"]}}, "engine.args", "a replica is one pod"
+    ),
+    Refusal("gRPC", {"engine": {"args": ["--grpc"]}}, "spec.engine.args", "engines serve HTTP"),
+    Refusal("a pooling engine", {"engine": {"args": ["--runner=pooling"]}}, "spec.engine.args", "embeddings, scores"),
+    Refusal("one in two words", {"engine": {"args": ["--runner", "pooling"]}}, "engine.args", "generates no text"),
+    Refusal("one cut short", {"engine": {"args": ["--runn=pooling"]}}, "spec.engine.args", "generates no text"),
+    Refusal("an older spelling", {"engine": {"args": ["--task", "embed"]}}, "spec.engine.args", "generates no text"),
+    Refusal("a conversion", {"engine": {"args": ["--convert=classify"]}}, "spec.engine.args", "generates no text"),
+    Refusal(
+        "a pooling engine on one accelerator",
+        _accelerators({**H100, "args": ["--runner=pooling"]}),
+        "spec.accelerators[0].args",
+        "generates no text",
+    ),
+    Refusal(
+        "a frontend in another language",
+        {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]}},
+        "spec.engine.env[0]",
+        "Python server",
+    ),
+    Refusal(
+        "one whose value lies elsewhere",
+        {
+            "engine": {
+                "env": [{"name": "VLLM_USE_RUST_FRONTEND", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]
+            }
+        },
+        "spec.engine.env[0]",
+        "remove it or set it to 0",
+    ),
+    Refusal(
+        "one on one accelerator",
+        _accelerators({**H100, "env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]}),
+        "spec.accelerators[0].env[0]",
+        "Python server",
+    ),
+    Refusal(
+        "engines of data in the environment",
+        {"engine": {"env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
+        "spec.engine.env[0]",
+        "accelerators[].parallelism.data",
+    ),
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(
         "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
@@ -515,6 +624,18 @@ _ENGINE = (
 )
 _TEMPLATE = (
     Refusal("a command", _container(command=["x"]), "spec.template.spec.containers", "command of the container vllm"),
+    Refusal(
+        "a frontend in another language in a template",
+        _container(env=[{"name": "A"}, {"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]),
+        "spec.template.spec.containers",
+        "Python server",
+    ),
+    Refusal(
+        "engines of data in a template",
+        _container(env=[{"name": "VLLM_DP_RANK", "value": "1"}]),
+        "spec.template.spec.containers",
+        "accelerators[].parallelism.data",
+    ),
     Refusal("arguments", _container(args=["x"]), "spec.template.spec.containers", "use engine.args"),
     Refusal("an image", _container(image="x"), "spec.template.spec.containers", "use engine.image"),
     Refusal("ports", _container(ports=[{"containerPort": 1}]), "spec.template.spec.containers", "listens on port 8000"),
@@ -690,6 +811,23 @@ ACCEPTED = (
     Accepted("a plugin revision as a number", {"engine": {"pluginRevision": 2}}),
     Accepted("a plugin revision as a word", {"engine": {"pluginRevision": "2026-03 again"}}),
     Accepted("as many tokens as sequences", {"batching": {"maxNumSeqs": 8, "maxNumBatchedTokens": 8}}),
+    Accepted("a runner that generates", {"engine": {"args": ["--runner=generate", "--convert", "none"]}}),
+    Accepted("a name like that of embeddings", {"model": {"uri": "team/embedded-chat"}}),
+    Accepted("a folder like that of embeddings", {"model": {"uri": "/models/bge-m3"}}),
+    Accepted(
+        "a model for embeddings that generates",
+        {"model": {"uri": "team/Embedding-Chat"}, "engine": {"args": ["--runner=generate"]}},
+    ),
+    Accepted("the usual frontend", {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "0"}]}}),
+    Accepted("a variable without a value", {"engine": {"env": [{"name": "VLLM_PLUGINS"}]}}),
+    Accepted(
+        "another frontend in a container of the user's",
+        {"template": {"spec": {"containers": [{"name": "b", "env": [{"name": "VLLM_USE_RUST_FRONTEND"}]}]}}},
+    ),
+    Accepted("two stages", _accelerators({**H100, "parallelism": {"pipeline": 2}})),
+    Accepted("a product", _accelerators({**H100, "count": 8, "parallelism": {"tensor": 4, "data": 2}})),
+    Accepted("no way of sharing", _accelerators({**H100, "parallelism": {}})),
+    Accepted("the most GPUs", _accelerators({**H100, "parallelism": {"tensor": 4, "pipeline": 4, "data": 4}})),
     Accepted("further flags", {"engine": {"args": ["--seed=1", "--enable-prefix-caching"]}}),
     Accepted("a sidecar with all its fields", {
         "template": {"spec": {"containers": [{

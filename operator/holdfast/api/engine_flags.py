@@ -1,6 +1,6 @@
 """vLLM flags that the operator renders itself, and the field that sets each."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
 from typing import Annotated
 
@@ -8,11 +8,17 @@ from pydantic import Field, StringConstraints
 
 from holdfast.api.rules import Checked, Rule
 
+_TENSOR = "accelerators[].count or accelerators[].parallelism.tensor"
+_PIPELINE, _DATA = "accelerators[].parallelism.pipeline", "accelerators[].parallelism.data"
 OWNED_FLAGS = {
     "--model": "model.uri",
     "--served-model-name": "model.servedName",
-    "--tensor-parallel-size": "accelerators[].count",
-    "-tp": "accelerators[].count",
+    "--tensor-parallel-size": _TENSOR,
+    "-tp": _TENSOR,
+    "--pipeline-parallel-size": _PIPELINE,
+    "-pp": _PIPELINE,
+    "--data-parallel-size": _DATA,
+    "-dp": _DATA,
     "--max-num-seqs": "batching.maxNumSeqs",
     "--max-num-batched-tokens": "batching.maxNumBatchedTokens",
     "--shutdown-timeout": "engine.shutdownTimeout",
@@ -23,6 +29,7 @@ OWNED_FLAGS = {
     "--custom-histogram-buckets": "nothing: it follows slo",
     "--disable-log-stats": "nothing: Holdfast reads the metrics that it turns off",
     "--headless": "nothing: engines serve requests",
+    "--grpc": "nothing: engines serve HTTP",
     "--uds": "nothing: engines serve on port 8000",
 }
 # One field for all accelerators: the arguments of one of them may say otherwise for it.
@@ -33,6 +40,30 @@ MODEL_FLAGS = {
     "--quantization": "model.quantization",
     "-q": "model.quantization",
 }
+_SEVERAL_PODS = (
+    "--nnodes",
+    "-n",
+    "--node-rank",
+    "-r",
+    "--data-parallel-size-local",
+    "-dpl",
+    "--data-parallel-rank",
+    "-dpn",
+    "--data-parallel-start-rank",
+    "-dpr",
+    "--data-parallel-hybrid-lb",
+    "-dph",
+    "--data-parallel-external-lb",
+    "-dpe",
+    "--data-parallel-multi-port-external-lb",
+    "-dpm",
+)
+"""Flags of vLLM that make an engine one part of several, each with a server or a node of its own."""
+_KINDS_OF_MODEL = ("--runner", "--convert", "--task")
+_NO_TEXT = ("pooling", "draft", "embed", "embedding", "classify", "score", "reward", "transcription")
+"""Their values with which vLLM generates no text. Older releases have --task."""
+GENERATES = "--runner=generate"
+"""What an argument says of a model that generates text against what its name says."""
 
 
 def flag_name(argument: str) -> str:
@@ -40,18 +71,44 @@ def flag_name(argument: str) -> str:
     return argument.split("=")[0].replace("_", "-")
 
 
-def _none_of(owned: dict[str, str]) -> Rule:
-    """The rule that arguments repeat none of these flags, nor in short: vLLM takes any beginning that is one flag's."""
+def _owned(owned: dict[str, str]) -> Rule:
     elsewhere = "; ".join(f"{flag}: {field}" for flag, field in owned.items())
-    words, letters = ([flag for flag in owned if (len(flag) > 2) is is_word] for is_word in (True, False))
-    flags = ", ".join(f"'{flag}'" for flag in words)
-    means = f"[{flags}].exists(f, f == n || (n.size() > 1 && n != '--' && f.startsWith(n)))"
-    short = "".join(f" || n.startsWith('{letter}')" for letter in letters)
+    return _none_of(owned, f"args must not repeat a flag that a field sets; use that field instead ({elsewhere})")
+
+
+def _none_of(flags: Collection[str], message: str) -> Rule:
+    """The rule that arguments have none of these flags, nor in short: vLLM takes any beginning that is one flag's."""
+    short = "".join(f" || n.startsWith('{flag}')" for flag in flags if len(flag) == 2)
     return Rule(
-        f"self.all(a, [a.split('=')[0].replace('_', '-')].all(n, !({means}{short})))",
-        f"args must not repeat a flag that a field sets; use that field instead ({elsewhere})",
-        lambda arguments: not any(is_flag(flag_name(each), flag) for each in arguments for flag in owned),
+        f"self.all(a, [{_CEL_NAME}].all(n, !({_cel_is([flag for flag in flags if len(flag) > 2])}{short})))",
+        message,
+        lambda arguments: not any(is_flag(flag_name(each), flag) for each in arguments for flag in flags),
     )
+
+
+_CEL_NAME = "a.split('=')[0].replace('_', '-')"
+
+
+def _cel_is(words: Iterable[str]) -> str:
+    """CEL for `is_flag` of a name n and any of these words."""
+    listed = ", ".join(f"'{word}'" for word in words)
+    return f"[{listed}].exists(f, f == n || (n.size() > 1 && n != '--' && f.startsWith(n)))"
+
+
+_ONE_POD = _none_of(
+    _SEVERAL_PODS,
+    f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(_SEVERAL_PODS)}",
+)
+_GENERATE_TEXT = Rule(
+    f"!self.exists(a, [{_CEL_NAME}].exists(n, {_cel_is(_KINDS_OF_MODEL)}))"
+    f" || !self.exists(a, {list(_NO_TEXT)}.exists(v, a == v || a.endsWith('=' + v)))",
+    "args must not make an engine that generates no text, because ttft and tpot say nothing of embeddings, scores or"
+    f" transcripts: remove {', '.join(_KINDS_OF_MODEL)}, and serve other models without Holdfast",
+    lambda arguments: (
+        not any(is_flag(flag_name(each), flag) for each in arguments for flag in _KINDS_OF_MODEL)
+        or not any(each.rpartition("=")[2] in _NO_TEXT for each in arguments)
+    ),
+)
 
 
 def is_flag(name: str, flag: str) -> bool:
@@ -78,5 +135,5 @@ def _value_in(argument: str, flag: str) -> str:
 
 
 _Arguments = Annotated[tuple[Annotated[str, StringConstraints(max_length=1024)], ...], Field(max_length=64)]
-EngineArguments = Annotated[_Arguments, Checked(_none_of(OWNED_FLAGS | MODEL_FLAGS))]
-AcceleratorArguments = Annotated[_Arguments, Checked(_none_of(OWNED_FLAGS))]
+EngineArguments = Annotated[_Arguments, Checked(_owned(OWNED_FLAGS | MODEL_FLAGS), _ONE_POD, _GENERATE_TEXT)]
+AcceleratorArguments = Annotated[_Arguments, Checked(_owned(OWNED_FLAGS), _ONE_POD, _GENERATE_TEXT)]

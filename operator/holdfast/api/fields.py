@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
+from holdfast.api.engine_environment import environment_rules
 from holdfast.api.pod_schema import Shaped, schema_of
 from holdfast.api.quantities import DURATION_REMEDY, PERCENT_PATTERN, parse_duration_seconds, parse_percent
 from holdfast.api.rules import Checked, Rule, cel_seconds, is_duration
@@ -173,7 +174,7 @@ EnvironmentVariable = Annotated[
             "required": ["name"],
         }
     ),
-    Checked(_NAMED),
+    Checked(_NAMED, *environment_rules()),
 ]
 Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32)]
 EnvironmentVariables = Annotated[

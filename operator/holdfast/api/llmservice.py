@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
 from holdfast.api import fields
 from holdfast.api.engine_flags import AcceleratorArguments, EngineArguments
 from holdfast.api.objectives import Objectives
+from holdfast.api.parallelism import COUNT_IS_PRODUCT, Count, Parallelism
 from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.rules import ApiModel, Rule
@@ -123,12 +124,16 @@ class Hardware(ApiModel):
 class Accelerator(ApiModel):
     """A type of GPU node that replicas may run on."""
 
+    rules = (COUNT_IS_PRODUCT,)
+
     name: fields.AcceleratorName
     """Name of this accelerator, such as h100."""
     resource: fields.ResourceName = "nvidia.com/gpu"
     """Extended resource that the pods request, such as nvidia.com/gpu."""
-    count: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of GPUs per replica; also the tensor parallel size."""
+    count: Count = 1
+    """Number of GPUs per replica. Default: 1, or the product of the fields of parallelism."""
+    parallelism: Parallelism | None = None
+    """How these GPUs share the work. Default: all of them compute each layer together (tensor parallel)."""
     node_selector: fields.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes that have this accelerator."""
     tolerations: fields.Tolerations = ()
@@ -149,6 +154,17 @@ class Accelerator(ApiModel):
     """Environment variables for this accelerator; they override those of engine.env with the same name."""
     template: PodTemplate | None = None
     """Pod template overlay for this accelerator, merged after spec.template."""
+
+    @model_validator(mode="after")
+    def _count_follows(self) -> Self:
+        if self.parallelism is not None and "count" not in self.model_fields_set:
+            self.__dict__["count"] = self.parallelism.gpus  # frozen for everybody else
+        return self
+
+    @property
+    def sharing(self) -> Parallelism:
+        """How its GPUs share the work, declared or not."""
+        return self.parallelism or Parallelism(tensor=self.count)
 
     @property
     def replica_cost_per_hour(self) -> float | None:

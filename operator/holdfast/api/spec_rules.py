@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from holdfast.api.engine_flags import GENERATES
+from holdfast.api.parallelism import cel_gpus
 from holdfast.api.rules import Rule
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ def _cel_may_run(replicas: str, *, on_demand: bool = False) -> str:
     spot, alone = "(has(a.spot) && a.spot)", f"{_cel_room('a', 'n')} && {_cel_paid(('a', 'n'))}"
     if on_demand:
         return f"[{replicas}].all(n, self.accelerators.exists(a, !{spot} && {alone}))"
-    alike = "b.resource == a.resource && b.count == a.count && !(has(b.spot) && b.spot)"
+    alike = f"b.resource == a.resource && {cel_gpus('b')} == {cel_gpus('a')} && !(has(b.spot) && b.spot)"
     keeper = f"{alike} && {_cel_room('b', 'f')} && {_cel_paid(('a', '(n - d)'), ('b', 'd'))}"
     pair = f"f > 0 && {spot} && {_cel_room('a', 'n - d')} && self.accelerators.exists(b, {keeper})"
     found = f"self.accelerators.exists(a, (f == 0 || !{spot}) && {alone} || {pair})"
@@ -71,7 +74,7 @@ def _cel_room(name: str, replicas: str) -> str:
 
 def _cel_paid(*parts: tuple[str, str]) -> str:
     cost = " + ".join(
-        f"(has({name}.costPerHour) ? {name}.costPerHour * double({name}.count * {replicas}) : 0.0)"
+        f"(has({name}.costPerHour) ? {name}.costPerHour * double({cel_gpus(name)} * {replicas}) : 0.0)"
         for name, replicas in parts
     )
     return f"({_NO_BUDGET} || {cost} <= self.budget.maxCostPerHour * {_ROUNDING})"
@@ -143,7 +146,23 @@ ACTIVATOR_IS_TAKEN = Rule(
     ".accelerators",
 )
 
+_NO_TEXT = re.compile(
+    "(?i)((sentence-transformers|cross-encoder|distil-whisper)/.*|([^/:]+/)?([^/:]*[-_.])?(embed|embed(ding|der|qa)[a-z]*|"
+    "rerank[a-z]*|bge|gte|e5|reward|classif[a-z]*|(ro|distil|modern|col|de|al)?berta?|col(pali|qwen[0-9]*)|whisper|asr|"
+    "parakeet)([-_.][^/:]*)?)"
+)
+"""Names on the Hugging Face Hub of models that embed, rank, classify or transcribe."""
+GENERATES_TEXT = Rule(
+    f"!self.model.uri.matches('^{_NO_TEXT.pattern}$') "
+    f" || has(self.engine) && has(self.engine.args) && self.engine.args.exists(a, a == '{GENERATES}')",
+    "model.uri names a model for embeddings, ranking, classification or speech, and ttft and tpot say nothing of those:"
+    f" serve it without Holdfast, or add {GENERATES} to engine.args if it generates text",
+    lambda spec: _NO_TEXT.fullmatch(spec.model.uri) is None or GENERATES in spec.engine.args,
+    ".model.uri",
+)
+
 SPEC_RULES = (
+    GENERATES_TEXT,
     DISTINCT_ACCELERATORS,
     COSTS_ALL_OR_NONE,
     BUDGET_NEEDS_COSTS,

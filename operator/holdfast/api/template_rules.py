@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
+from holdfast.api.engine_environment import environment_rules
 from holdfast.api.pod_schema import Shaped, schema_of
 from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings, needs, removals
 from holdfast.api.rules import Checked, JsonSchema, Rule
@@ -80,6 +81,22 @@ def _container_field(field: str, remedy: str) -> Rule:
     )
 
 
+def _variable(rule: Rule) -> Rule:
+    """A rule of one environment variable, for all of the engine's."""
+    return Rule(
+        f"!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, c.name != '{ENGINE_CONTAINER}'"
+        f" || !has(c.env) || c.env.all(e, !has(e.name) || {rule.cel}))",
+        f"env of the container {ENGINE_CONTAINER}: {rule.message}",
+        lambda template: all(
+            rule.holds(variable)
+            for container in mappings(mapping(template.get("spec")).get("containers"))
+            if container.get("name") == ENGINE_CONTAINER
+            for variable in mappings(container.get("env"))
+        ),
+        ".spec.containers",
+    )
+
+
 _REMOVED = "it removes protections that the operator sets; set single fields below it, with the name of each container"
 _PRIORITY_OF_THE_SYSTEM = Rule(
     "!has(self.spec) || !has(self.spec.priorityClassName) || !self.spec.priorityClassName.startsWith('system-')",
@@ -93,6 +110,7 @@ OWNERSHIP_RULES: tuple[Rule, ...] = (
     *(_pod_field(field, remedy) for field, remedy in OWNED_POD_FIELDS.items()),
     _PRIORITY_OF_THE_SYSTEM,
     *(_container_field(field, remedy) for field, remedy in OWNED_CONTAINER_FIELDS.items()),
+    *map(_variable, environment_rules("e")),
 )
 
 _TEXTS: dict[str, Any] = {
@@ -113,7 +131,9 @@ def _template_schema() -> JsonSchema:
     container, pod = schema_of("Container"), schema_of("PodSpec")
     bounded = {"name": {"type": "string", "maxLength": 63}, "image": {"type": "string", "maxLength": 512}}
     ports = {"maxItems": 64, **container["properties"]["ports"]}
-    engine = _with(container, **bounded, command=_STRINGS, args=_STRINGS, ports=ports)
+    variable = _with(schema_of("EnvVar"), name=_SHORT, value={"type": "string", "maxLength": 131072})
+    env = {**container["properties"]["env"], "maxItems": 1024, "items": variable}
+    engine = _with(container, **bounded, command=_STRINGS, args=_STRINGS, ports=ports, env=env)
     containers = {
         "type": "array",
         "maxItems": 16,

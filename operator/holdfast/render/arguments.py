@@ -61,18 +61,24 @@ def capacity_arguments(spec: LLMServiceSpec, accelerator: Accelerator) -> list[s
 
 def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
     """What is served, and with which limits."""
-    model, batching = spec.model, spec.batching
+    model, batching, sharing = spec.model, spec.batching, accelerator.sharing
     values = {
         "served-model-name": model.served_model_name,
         "revision": model.revision,
         "max-model-len": model.max_model_len,
         "dtype": model.dtype,
         "quantization": model.quantization,
-        "tensor-parallel-size": accelerator.count if accelerator.count > 1 else None,
+        "tensor-parallel-size": _if_several(sharing.tensor),
+        "pipeline-parallel-size": _if_several(sharing.pipeline),
+        "data-parallel-size": _if_several(sharing.data),
         "max-num-seqs": batching.max_num_seqs,
         "max-num-batched-tokens": batching.max_num_batched_tokens,
     }
     return [f"--{flag}={literal(str(value))}" for flag, value in values.items() if value is not None]
+
+
+def _if_several(number: int) -> int | None:
+    return number if number > 1 else None
 
 
 def _operation(spec: LLMServiceSpec, objectives: Objectives) -> Iterator[str]:

@@ -1,0 +1,66 @@
+"""How the GPUs of a replica share its work: the field `accelerators[].parallelism`, and its rules."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from holdfast.api.rules import ApiModel, JsonSchema, Rule
+
+MAX_GPUS = 64
+
+
+def _cel_product(name: str) -> str:
+    return f"{name}.tensor * {name}.pipeline * {name}.data"
+
+
+def cel_gpus(name: str) -> str:
+    """CEL for the GPUs of a replica on an accelerator: its count, else the product, else one."""
+    product = _cel_product(f"{name}.parallelism")
+    return f"(has({name}.count) ? {name}.count : has({name}.parallelism) ? {product} : 1)"
+
+
+def _without_default(schema: JsonSchema) -> None:
+    """With a default the API server would fill in what a rule must see left out."""
+    schema.pop("default", None)
+
+
+Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
+Count = Annotated[int, Field(ge=1, le=MAX_GPUS, json_schema_extra=_without_default)]
+
+
+class Parallelism(ApiModel):
+    """How the GPUs of a replica share its work. A replica is one pod, so all of them are on one node."""
+
+    rules = (
+        Rule(
+            f"{_cel_product('self')} <= {MAX_GPUS}",
+            f"the product of tensor, pipeline and data must be at most {MAX_GPUS}, because a replica is one pod:"
+            " lower one of them",
+            lambda parallelism: parallelism.gpus <= MAX_GPUS,
+        ),
+    )
+
+    tensor: Gpus = 1
+    """GPUs that compute each layer together (vLLM --tensor-parallel-size)."""
+    pipeline: Gpus = 1
+    """Stages that the layers are divided into (vLLM --pipeline-parallel-size)."""
+    data: Gpus = 1
+    """Engines in the pod, each with all weights, that share the requests (vLLM --data-parallel-size)."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor * self.pipeline * self.data
+
+
+def _count_is_product(accelerator: Any) -> bool:
+    parallelism = accelerator.parallelism
+    return parallelism is None or "count" not in accelerator.model_fields_set or accelerator.count == parallelism.gpus
+
+
+COUNT_IS_PRODUCT = Rule(
+    f"!has(self.parallelism) || !has(self.count) || self.count == {_cel_product('self.parallelism')}",
+    "count must be parallelism.tensor x pipeline x data, a missing one counts as 1: set count to it, or remove count",
+    _count_is_product,
+    ".count",
+)
