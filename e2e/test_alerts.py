@@ -293,6 +293,15 @@ def test_a_model_that_always_starts_slowly_is_given_the_time(world: World, tmp_p
     world.play(tmp_path)
 
 
+def test_a_model_that_was_given_an_hour_to_start_is_given_it(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.told("service_startup_timeout_seconds", 3600.0, "chat")
+    waits(world, lambda _: 0.0)
+    world.fires(59.0)
+    world.fires(63.0, ("HoldfastReplicasNeverReady", "chat"))
+    world.play(tmp_path)
+
+
 def test_requests_that_an_activator_turned_away_are_told(world: World, tmp_path: Path) -> None:
     for name, many in (("chat", 3.0), ("crowd", 700.0), ("held", 0.0)):
         world.service(name)

@@ -617,6 +617,11 @@ _ENGINE = (
         "a negative plugin revision", {"engine": {"pluginRevision": -1}}, "spec.engine.pluginRevision", "at least 0"
     ),
     Refusal("an empty image", {"engine": {"image": ""}}, "spec.engine.image", "image must be"),
+    Refusal("no time to start", {"engine": {"startupTimeout": "9s"}}, "spec.engine.startupTimeout", "from 10s to 1d"),
+    Refusal("two days to start", {"engine": {"startupTimeout": "2d"}}, "spec.engine.startupTimeout", "from 10s to 1d"),
+    Refusal(
+        "a time to start that is none", {"engine": {"startupTimeout": "NaN"}}, "spec.engine.startupTimeout", DURATION
+    ),
     Refusal("no time to finish", {"engine": {"shutdownTimeout": "0s"}}, "spec.engine.shutdownTimeout", "from 1s to 1h"),
     Refusal(
         "an unparsable time to finish", {"engine": {"shutdownTimeout": "long"}}, "spec.engine.shutdownTimeout", DURATION

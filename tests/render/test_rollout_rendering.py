@@ -72,8 +72,9 @@ def test_edits_that_do_not_concern_the_pods_keep_their_template(changes: dict[st
         {"batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048}},
         {"template": {"metadata": {"annotations": {"restarted": "now"}}}},
         {"engine": {"pluginRevision": 1}},
+        {"engine": {"startupTimeout": "1h"}},
     ],
-    ids=["model", "image", "args", "env", "batching", "template", "plugin revision"],
+    ids=["model", "image", "args", "env", "batching", "template", "plugin revision", "startup timeout"],
 )
 def test_edits_of_the_pods_roll_out_with_a_fresh_admission_limit(changes: dict[str, Any]) -> None:
     rolled = after(changes, {"admission_tokens": 9900})
@@ -343,3 +344,11 @@ def test_the_labels_of_a_queue_reach_deployment_and_pods_and_no_other_object() -
     labels = template(deployment)["metadata"]["labels"]
     assert {key: labels.get(key) for key in queue} == queue
     assert "kueue.x-k8s.io/other" not in labels
+
+
+def test_the_startup_timeout_of_a_service_bounds_its_startup_probe_and_its_rollouts() -> None:
+    slow = chat_h100(service({"engine": {"startupTimeout": "1h"}}))
+    probe = engine(slow)["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] == 3600
+    assert slow["spec"]["progressDeadlineSeconds"] > 3600
+    assert engine(FIRST)["startupProbe"]["failureThreshold"] * probe["periodSeconds"] == SETTINGS.startup_seconds

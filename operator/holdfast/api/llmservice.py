@@ -229,6 +229,8 @@ class Engine(ApiModel):
     """Resource requests and limits of the container; the GPUs of the accelerator are added."""
     shutdown_timeout: fields.ShutdownTimeout = "2m"
     """Time for running requests to finish when a replica is removed (drain), 1s to 1h."""
+    startup_timeout: fields.StartupTimeout | None = None
+    """Maximum start time of an engine, 10s to 1d. Default: the operator's --startup-timeout."""
     image_pull_secrets: Annotated[
         tuple[SecretReference, ...], Field(max_length=16, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()
@@ -246,6 +248,11 @@ class Engine(ApiModel):
     def shutdown_timeout_seconds(self) -> float:
         """Time that running requests have to finish."""
         return parse_duration_seconds(self.shutdown_timeout)
+
+    @property
+    def startup_timeout_seconds(self) -> float | None:
+        """Maximum start time; None: as the operator is set."""
+        return None if self.startup_timeout is None else parse_duration_seconds(self.startup_timeout)
 
 
 class Rollout(ApiModel):

@@ -108,7 +108,8 @@ class ServiceSpec:
     """The part of an LLMService that decides sizes; `generation` is the one it was read at.
 
     While any replica runs, `min_on_demand` of them run on accelerators that are not spot. `may_surge`: during a rollout
-    one more replica may run than declared.
+    one more replica may run than declared. `startup_seconds`: maximum start time of a replica, None where the
+    operator's setting counts.
     """
 
     key: ServiceKey
@@ -130,6 +131,7 @@ class ServiceSpec:
     max_model_len: int | None = None
     quantization: str | None = None
     may_surge: bool = True
+    startup_seconds: float | None = None
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
         """Return the candidate of that name; None if it is not (or no longer) listed."""

@@ -135,6 +135,7 @@ def _told() -> Iterator[Recording]:
         (series.COST, "holdfast_service_cost_dollars_per_hour"),
         (series.COST_LIMIT, "holdfast_service_cost_limit_dollars_per_hour"),
         (series.COLD_START, "holdfast_service_cold_start_seconds"),
+        (series.STARTUP_TIMEOUT, "holdfast_service_startup_timeout_seconds"),
         (series.HOLDING, "holdfast_service_holding"),
         (series.WAITS_SINCE, "holdfast_service_replica_waits_since_timestamp_seconds", "holdfast_accelerator", "state"),
         (series.LAST_CHANGE, "holdfast_service_last_change_timestamp_seconds", "action", "reason"),
@@ -151,7 +152,7 @@ def _starts() -> Iterator[Recording]:
 
     A replica that fails is waited for no longer: time alone does not help it.
     """
-    unknown = f"{of(series.OBJECTIVE)} * 0 + {DECLARED_SECONDS:.0f}"
+    unknown = f"{of(series.STARTUP_TIMEOUT)} or {of(series.OBJECTIVE)} * 0 + {DECLARED_SECONDS:.0f}"
     yield Recording(series.START_LIMIT, f"{of(series.COLD_START)} * {STARTS} or {unknown}")
     oldest = f"min by ({SERVICE}) ({of(series.WAITS_SINCE, state='~starting|unschedulable')})"
     until = f"{oldest} + {PolicySettings().provisioning_seconds:.0f} + on ({SERVICE}) {of(series.START_LIMIT)}"

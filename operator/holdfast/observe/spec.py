@@ -39,6 +39,7 @@ def to_spec(service: LLMService) -> ServiceSpec:
         max_model_len=spec.model.max_model_len,
         quantization=spec.model.quantization,
         may_surge=spec.rollout.max_surge != 0,
+        startup_seconds=spec.engine.startup_timeout_seconds,
     )
 
 

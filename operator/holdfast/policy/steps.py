@@ -122,7 +122,7 @@ class ServicePass:
         self.model = model
         self._service = service
         self._before = self.memory
-        self._tick = tick
+        self._tick = tick.of(service.spec)
         self._facts: ServiceSnapshot
         self._proposal: ServicePlan | None = None
         self._held: Last | None = None

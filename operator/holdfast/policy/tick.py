@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import Snapshot, Timing
 from holdfast.domain.value import value
 from holdfast.policy.placement.node_inventory import Inventory
@@ -16,6 +19,12 @@ class Tick:
     timing: Timing
     inventory: Inventory
     settings: PolicySettings
+
+    def of(self, spec: ServiceSpec) -> Tick:
+        """Return the tick of one service, with the times that its spec sets."""
+        if spec.startup_seconds is None:
+            return self
+        return replace(self, settings=replace(self.settings, starting_seconds=spec.startup_seconds))
 
 
 def tick_of(snapshot: Snapshot, settings: PolicySettings) -> Tick:

@@ -103,7 +103,7 @@ def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
 
     # A stuck engine drains nothing: no reason to give it the pod's whole grace period.
     soon = {"terminationGracePeriodSeconds": settings.prestop_seconds + TEARDOWN_SECONDS}
-    tries = math.ceil(settings.startup_seconds / STARTUP_PERIOD_SECONDS)
+    tries = math.ceil(settings.startup_seconds_of(spec) / STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": {**probe(names.READY_PATH, STARTUP_PERIOD_SECONDS, 5, tries), **soon},
         "readinessProbe": probe(names.READY_PATH, 5, 5, 6),

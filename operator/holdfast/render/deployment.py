@@ -28,6 +28,7 @@ def deployment(
     service = with_limits(service, tuned.limits) if tuned else service
     pods = _pods(service, accelerator, settings, context)
     trial_seconds = TRIAL_SECONDS if tuned and tuned.before is not None else 0
+    startup_seconds = settings.startup_seconds_of(service.spec)
     surge = max_surge(service, accelerator, facts, rolls_out=pods.rolls_out)
     name = names.deployment_name(service.metadata.name, accelerator.name)
     metadata = names.metadata(service, name, selector(service, accelerator) | names.queue_labels(service))
@@ -49,7 +50,7 @@ def deployment(
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0 if surge else 1},
             },
-            "progressDeadlineSeconds": progress_deadline_seconds(settings, facts) + trial_seconds,
+            "progressDeadlineSeconds": progress_deadline_seconds(startup_seconds, facts) + trial_seconds,
             # The first new replica must have served for that long before the next is replaced.
             **({"minReadySeconds": trial_seconds} if trial_seconds else {}),
             "revisionHistoryLimit": REVISION_HISTORY,
@@ -88,9 +89,9 @@ def _surge(facts: AcceleratorFacts, rolls_out: bool) -> int:
     return facts.deployed.max_surge if facts.surge_under_way is None else facts.surge_under_way
 
 
-def progress_deadline_seconds(settings: RenderSettings, facts: AcceleratorFacts) -> int:
+def progress_deadline_seconds(startup_seconds: float, facts: AcceleratorFacts) -> int:
     """Longer than any start, in coarse steps so that a cold start measured anew writes nothing."""
-    slowest = max(float(settings.startup_seconds), 2.0 * (facts.cold_start_seconds or 0.0))
+    slowest = max(startup_seconds, 2.0 * (facts.cold_start_seconds or 0.0))
     return _DEADLINE_STEP_SECONDS * (math.ceil(slowest / _DEADLINE_STEP_SECONDS) + 1)
 
 

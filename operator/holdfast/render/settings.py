@@ -49,6 +49,11 @@ class RenderSettings:
         """`user` for each of these fields of a security context; empty where the platform assigns ids."""
         return {} if self.platform_assigns_ids else dict.fromkeys(fields, user)
 
+    def startup_seconds_of(self, spec: LLMServiceSpec) -> float:
+        """Longest start of this service's engines."""
+        own = spec.engine.startup_timeout_seconds
+        return self.startup_seconds if own is None else own
+
     def mounted_files(self, spec: LLMServiceSpec) -> Manifest:
         """The content of the ConfigMap that the pods of a service mount at /holdfast."""
         return self._plain if spec.engine.plugin == "Off" else self._whole

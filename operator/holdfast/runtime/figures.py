@@ -250,6 +250,12 @@ FIGURES = (
         _one(lambda _, decision: decision.cold_start_seconds),
     ),
     Figure(
+        "holdfast_service_startup_timeout_seconds",
+        "engine.startupTimeout; absent where --startup-timeout applies.",
+        (),
+        _one(lambda part, _: part.spec.startup_seconds),
+    ),
+    Figure(
         "holdfast_service_holding",
         "1 while the Service routes clients to the activator; absent unless scaling.min is 0.",
         (),
