@@ -8,7 +8,7 @@ import copy
 import itertools
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -22,6 +22,9 @@ from benchmarks.engine_overload.journal import RunKey
 from benchmarks.engine_overload.probe import Sampled
 from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import History, SignalState, Traffic
+from holdfast.observe.traffic import TrafficRequest
 from holdfast.page.board import Board, JsonResponse
 from holdfast.tools.tune.engine_port import CannotStart, TrialLoad, Tried, UnusableTrial
 from holdfast.tools.tune.setting import Setting
@@ -372,6 +375,39 @@ class AuthenticatingProxy:
         url, body = self._behind + request.path.removeprefix(self._path), await request.read()
         async with self._session.request(request.method, url, data=body, headers=kept) as answer:
             return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
+
+
+class FakeHistoryStore:
+    """A source of metrics that answers live queries at once, and those about the past only while `answers` is set.
+
+    Reads that name one of `failing` raise its error. `reads` are the names of each read, in order.
+    """
+
+    def __init__(
+        self, history: Callable[[TrafficRequest, float], History] | None = None, live: Traffic | None = None
+    ) -> None:
+        self._history = history or (lambda request, now: History())
+        self.live = live or Traffic(SignalState.ABSENT, "no replica is ready yet")
+        self.answers = asyncio.Event()
+        self.failing: dict[str, Exception] = {}
+        self.reads: list[tuple[str, ...]] = []
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        return {request.key: self.live for request in requests}
+
+    async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
+        names = tuple(request.key.name for request in requests)
+        self.reads.append(names)
+        await self.answers.wait()
+        for name in names:
+            if name in self.failing:
+                raise self.failing[name]
+        return {request.key: self._history(request, now) for request in requests}
+
+    async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
+        return {}
+
+    def catch_up(self) -> None: ...
 
 
 class RawServer:

@@ -353,16 +353,3 @@ async def test_no_tick_asks_more_than_twelve_queries_whatever_is_asked_beside(st
     await source.close()
     assert max(counts) <= MOST_QUERIES == 12
     assert min(counts[1:]) >= 1 + 1 + len(combined_queries.WHERE_NOBODY_WAITS) + 1
-
-
-async def test_the_history_of_many_services_is_read_in_portions() -> None:
-    many = [request(key=ServiceKey("prod", f"s{i:03}")) for i in range(250)]
-    async with FakePrometheus({}) as fake:
-        source = PrometheusSource(PrometheusAddress(fake.url, timeout_seconds=30.0))
-        try:
-            await source.history(many, NOW)
-        finally:
-            await source.close()
-    named = [{one.key.name for one in many if one.key.name in form["query"]} for form in fake.asked]
-    assert sorted(map(len, named)) == 2 * [50] + 4 * [100]  # the last quarter of an hour more closely
-    assert set.union(*named) == {one.key.name for one in many}

@@ -28,6 +28,7 @@ from holdfast.domain.signals import History, SignalState, Traffic
 from holdfast.observe import queries
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.samples import QueryError
 from holdfast.observe.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, known_queries, ready, request, row
@@ -360,10 +361,11 @@ async def test_running_by_pod_is_empty_when_prometheus_is_down(fake: FakePrometh
         assert await source.running_by_pod([CHAT], NOW) == {}
 
 
-async def test_history_is_empty_when_prometheus_is_down(fake: FakePrometheus) -> None:
+async def test_a_history_that_cannot_be_read_says_why(fake: FakePrometheus) -> None:
     async with reading(fake) as source:
         await fake.stop_listening()
-        assert await source.history([request()], NOW) == {}
+        with pytest.raises(QueryError, match="history: Prometheus cannot be reached"):
+            await source.history([request()], NOW)
 
 
 async def test_a_prometheus_that_knows_nothing_yet_has_answered(fake: FakePrometheus) -> None:

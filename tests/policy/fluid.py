@@ -10,7 +10,7 @@ from holdfast.domain.cluster import NodeOffer, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
-from holdfast.domain.signals import AcceleratorTraffic, History, RateSample, SignalState, Traffic
+from holdfast.domain.signals import AcceleratorTraffic, History, MissingHistory, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.steplaw import StepLaw
@@ -98,7 +98,7 @@ class FluidCluster:
         self.serial = 0
         self.seconds: list[dict[str, float]] = []  # arrivals, refused per second
         self.decisions: list[tuple[float, Decision]] = []
-        self.history: History | None = None
+        self.history_at: float | None = None  # when Prometheus has answered what a restarted operator asks
         self.recalled = Recalled()
 
     @property
@@ -114,11 +114,11 @@ class FluidCluster:
                 self._second()
         return self
 
-    def restart_operator(self, remembered: bool = False) -> None:
-        """Forget everything; `remembered`: Prometheus and status tell of the time before at the next look."""
+    def restart_operator(self, remembered: bool = False, history_after: float = 0.0) -> None:
+        """Forget everything; `remembered`: status tells of the time before, and Prometheus so many seconds later."""
         self.memory = Memory()
         if remembered:
-            self.history, self.recalled = self._remembered(), self._recalled()
+            self.history_at, self.recalled = self.clock + history_after, self._recalled()
 
     def reclaim(self, accelerator: str, left: int = 0) -> None:
         """Take nodes away until so many GPUs are left; Deployments make other pods, which wait."""
@@ -203,23 +203,29 @@ class FluidCluster:
         return FixedRates(self.rates)
 
     def _tick(self) -> None:
-        decisions, self.memory = decide(self.snapshot(), self.memory, self.settings, self.model())
+        snapshot = self.snapshot()
+        if snapshot.services[0].history is not None:
+            self.history_at = None
+        decisions, self.memory = decide(snapshot, self.memory, self.settings, self.model())
         self.decisions.append((self.clock, decisions[0]))
         self._apply(decisions[0])
 
     def snapshot(self) -> Snapshot:
+        read = self.history_at is not None and self.clock >= self.history_at
+        awaited = self.history_at is not None and not read
         service = ServiceSnapshot(
             self.builder.spec,
             self._traffic(),
             tuple(self._replica(pod) for pod in self.pods),
             tuple(Placement(name, size) for name, size in sorted(self.size.items())),
-            history=self.history,
+            history=self.remembered() if read else None,
             recalled=self.recalled,
+            missing_history=MissingHistory() if awaited else None,
         )
-        self.history = None
         return Snapshot(NOW + self.clock, (service,), self.nodes, Timing(self.tick, self.scrape))
 
-    def _remembered(self) -> History:
+    def remembered(self) -> History:
+        """What Prometheus knows."""
         ends = range(int(self.clock) % 30 + 30, int(self.clock) + 1, 30)
         return History(tuple(self._half_minute(end) for end in ends), since=NOW)
 

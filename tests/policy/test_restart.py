@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.signals import History, MissingHistory, RateSample
 from holdfast.domain.snapshot import Recalled
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.headroom import FIRST, HIGHEST, LOWEST, recalled
-from tests.builders import service
+from holdfast.policy.estimate.slo_budget import account, budget_from_history
+from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.memory import Memory
+from tests.builders import NOW, service, traffic
 from tests.policy.fluid import FluidCluster
 
 EVER_GOOD = dict(rate=lambda second: 40.0, rates={"h100": 4.0}, slack=1.9)
@@ -62,3 +70,34 @@ def test_the_headroom_goes_on_within_its_bounds(quantile: float | None) -> None:
     memory = recalled(quantile)
     assert LOWEST <= memory.quantile == memory.sizing <= HIGHEST
     assert quantile is not None or memory.quantile == FIRST
+
+
+@pytest.mark.parametrize("ticks", [1, 4, 12])
+@pytest.mark.parametrize("load", [EVER_GOOD, {**EVER_GOOD, "slack": 1.0}])
+def test_a_history_that_comes_late_moves_no_size_and_then_decides_as_if_it_had_been_there(
+    load: dict[str, Any], ticks: int
+) -> None:
+    """Two operators look at one fleet: one has the history in its first tick, the other one some ticks later."""
+    fleet = FluidCluster(service("chat").with_replicas_between(1, 40), **load).run(2 * 3600)
+    fleet.restart_operator(remembered=True)
+    memory = Memory()
+    for tick in range(40):
+        early, before = fleet.snapshot(), fleet.replicas()
+        late = replace(
+            early.services[0],
+            history=fleet.remembered() if tick == ticks else None,
+            missing_history=MissingHistory() if tick < ticks else None,
+        )
+        (decided,), memory = decide(replace(early, services=(late,)), memory, fleet.settings, fleet.model())
+        fleet.run(fleet.tick)
+        assert decided.verdict.replicas == (before if tick < ticks else fleet.last().verdict.replicas)
+    assert decided.slo.attainment == pytest.approx(fleet.last().slo.attainment, abs=1e-3)
+
+
+def test_a_budget_from_a_late_history_lacks_no_request_since_its_newest_sample() -> None:
+    """Each second 10 requests are judged; the history ends 20 s before the tick that learns from it."""
+    slo = service("chat").spec.slo
+    samples = tuple(RateSample(NOW - 20.0 - 30.0 * index, 30.0, 300.0, 300.0, 0.0) for index in range(60))
+    budget = budget_from_history(History(samples, since=NOW - 1820.0), slo, NOW)
+    after = account(budget, judge(traffic(10.0, seconds=30.0)), slo, NOW)
+    assert after.total.judged == pytest.approx(60 * 300.0 + 20 * 10.0, rel=1e-6)

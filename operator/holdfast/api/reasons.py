@@ -69,7 +69,7 @@ class Reason(StrEnum):
     FOLLOWING_SLO = "FollowingSLO", "Sizes follow the SLO."
     PINNED = "Pinned", "spec.replicas pins the size; remove it to resume SLO scaling."
     RECOMMEND = "Recommend", "mode is Recommend: decisions are published in status.recommendation and not applied."
-    METRICS_HOLD = "MetricsHold", "Metrics are missing or stale, so the size does not shrink."
+    METRICS_HOLD = "MetricsHold", "Metrics or their history are missing or stale, so the size does not shrink."
 
     # MetricsAvailable
     METRICS_FRESH = "MetricsFresh", "All metrics are fresh."

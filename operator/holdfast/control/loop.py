@@ -18,12 +18,13 @@ from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import History, Traffic
+from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.activators import ActivatorSource, NoActivators
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
+from holdfast.observe.restore import HistoryRestore, Restored
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.policy.estimate.benchmarked_capacity import newest
 from holdfast.render.names import activator_name
@@ -73,7 +74,7 @@ class Loop:
         self._thinking = ThreadPoolExecutor(1, "decide")
         self._benchmarks = benchmarks
         self._memory = policy.Memory()
-        self._history_loaded = False
+        self._restore = HistoryRestore(metrics, monotonic, wall)
         self._wake = asyncio.Event()
         self._finished_at: float | None = None
 
@@ -111,10 +112,10 @@ class Loop:
         with self._phase("metrics"):
             requests = [_request(part) for part in services]
             traffic = await self._metrics.observe(requests, now)
-            history = await self._history_once(requests, now)
+            restored = self._restore.read(requests, now, any(map(_answered, traffic.values())))
             held = await self._activators.look([part.spec.key for part in services if _may_be_held(part)])
         with self._phase("decide"):
-            snapshot = self._picture(services, traffic, history, held, measured, now)
+            snapshot = self._picture(services, traffic, restored, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
             contexts: dict[ServiceKey, policy.FleetContext] = {}
             # On a thread: meanwhile the event loop renews the lease, reads watches and runs slow queries.
@@ -129,6 +130,7 @@ class Loop:
             )
             records = functools.partial(_record, snapshot, self._memory, self._policy_settings, contexts)
             decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
+            self._restore.learned({key: found for key, found in restored.found.items() if key not in failed})
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic, records)
@@ -155,7 +157,7 @@ class Loop:
         self,
         services: Sequence[ServiceParts],
         traffic: Mapping[ServiceKey, Traffic],
-        history: Mapping[ServiceKey, History],
+        restored: Restored,
         held: Mapping[ServiceKey, Activator],
         measured: Mapping[str, Sequence[Measured]],
         now: float,
@@ -167,12 +169,13 @@ class Loop:
                 replicas=part.replicas,
                 placements=part.placements,
                 problems=part.problems + self._actuator.problems(part),
-                history=history.get(part.spec.key),
+                history=restored.found.get(part.spec.key),
                 recalled=part.recalled,
                 activator=self._activator(part.spec.key, held),
                 measured=newest(measured.get(part.spec.key.namespace, ()), part.spec),
                 born_at=epoch(part.born),
                 ended=part.ended,
+                missing_history=restored.missing.get(part.spec.key),
             )
             for part in services
         )
@@ -182,14 +185,6 @@ class Loop:
         """State of the activator, with whether clients are routed to it."""
         activator = held.get(key)
         return None if activator is None else dataclasses.replace(activator, leads=self._actuator.holding(key))
-
-    async def _history_once(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
-        """Read the SLO windows back after a start; retried at each tick until Prometheus has answered."""
-        if self._history_loaded or not requests:
-            return {}
-        history = await self._metrics.history(requests, now)
-        self._history_loaded = bool(history)
-        return history
 
     async def _pause(self, started_at: float) -> None:
         await asyncio.sleep(min(_LEAST_PAUSE_SECONDS, self._timing.tick_seconds))
@@ -230,4 +225,8 @@ def _may_be_held(part: ServiceParts) -> bool:
 
 def _request(part: ServiceParts) -> TrafficRequest:
     on_trial = any(placement.batching_before is not None for placement in part.placements)
-    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial)
+    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, part.spec.uid, epoch(part.born))
+
+
+def _answered(traffic: Traffic) -> bool:
+    return traffic.state is not SignalState.UNREACHABLE

@@ -43,7 +43,7 @@ def status_of(
     values = (*with_remarks(decision.conditions, remarks), *found)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
-        conditions=_conditions(values, decision.generation, old, stamp),
+        conditions=_conditions(values, decision.generation, old, stamp, decision.slo.pending),
         url=service_url(part.service),
         replicas=_counts(part, decision),
         selector=f"holdfast.dev/service={part.spec.key.name}",
@@ -114,10 +114,13 @@ def iso(now: float) -> str:
 
 
 def _conditions(
-    values: Sequence[ConditionValue], generation: int, old: Mapping[str, Any], stamp: str
+    values: Sequence[ConditionValue], generation: int, old: Mapping[str, Any], stamp: str, pending: bool = False
 ) -> tuple[status.ConditionStatus, ...]:
-    new = [condition_of(value, generation) for value in values]
-    merged = conditions.merge_conditions(conditions.conditions_of(old), new, stamp)
+    before = conditions.conditions_of(old)
+    # A restart of the operator would otherwise turn SLOMet of every service to Unknown and back.
+    kept = {known.type: known for known in before if pending and known.type == ConditionType.SLO_MET}
+    new = [kept.get(value.type) or condition_of(value, generation) for value in values]
+    merged = conditions.merge_conditions(before, new, stamp)
     return tuple(status.ConditionStatus.of(condition) for condition in merged)
 
 

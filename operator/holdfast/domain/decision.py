@@ -81,7 +81,10 @@ class BadByCause:
 
 @value
 class SloView:
-    """The objective as shown in status; None for unknown values."""
+    """The objective as shown in status; None for unknown values.
+
+    `pending`: the history of the window is still being read, so that what status says of it holds.
+    """
 
     attainment: float | None = None
     budget_remaining: float | None = None
@@ -93,6 +96,7 @@ class SloView:
     e2e: LatencyQuantiles = UNKNOWN_QUANTILES
     bad: BadByCause | None = None
     source: str = "bounds"  # or exact, or engine: exact but for the time that the API server takes
+    pending: bool = False
 
 
 @value

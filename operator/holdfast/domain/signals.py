@@ -207,3 +207,20 @@ class History:
     held: tuple[HeldSample, ...] | None = None
     since: float | None = None
     whole: bool = True
+
+
+@value
+class MissingHistory:
+    """History from before the start of the operator that is not known yet; `failure` is why the last read failed."""
+
+    failure: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Why the size does not shrink, for the service's messages."""
+        if not self.failure:
+            return "the size does not shrink until the service's history has been read from Prometheus"
+        return (
+            f"the size does not shrink, because reading the service's history failed: {self.failure}. "
+            "The read is repeated every 5 min or more often; check that Prometheus answers range queries"
+        )

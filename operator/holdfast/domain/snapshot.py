@@ -6,7 +6,7 @@ from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceSpec
-from holdfast.domain.signals import History, Traffic
+from holdfast.domain.signals import History, MissingHistory, Traffic
 from holdfast.domain.value import value
 
 
@@ -30,7 +30,8 @@ class ServiceSnapshot:
     """One service: its spec, its replicas, and its observed signals.
 
     `ended` are pods that ended before they served, the newest `MOST_ENDED` of each accelerator, oldest first.
-    `history` is present only in the first snapshot after a start or a takeover of leadership.
+    `history` is present only in one snapshot after a start or a takeover of leadership; until then `missing_history`
+    says that it has yet to be read.
     `recalled` are learned values in status from before that. `activator` holds requests while no replica serves; None
     if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
     `born_at` is its creation time, None if unknown.
@@ -47,6 +48,12 @@ class ServiceSnapshot:
     measured: tuple[Measured, ...] = ()
     born_at: float | None = None
     ended: tuple[Replica, ...] = ()
+    missing_history: MissingHistory | None = None
+
+    @property
+    def awaits_history(self) -> bool:
+        """Whether its history is still being read, and no read has failed."""
+        return self.missing_history is not None and not self.missing_history.failure
 
 
 @value

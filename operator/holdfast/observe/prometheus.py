@@ -29,8 +29,7 @@ _LOG = logging.getLogger(__name__)
 _SLOW_PERIOD_SECONDS = 60.0
 _SLOW_TRUST_SECONDS = 300.0
 _HISTORY_TIMEOUT_SECONDS = 30.0
-_PORTION = 100  # services whose history is in memory at once: an hour of one is a thousand points
-_THREADS = 11  # all queries of the first tick: seven fast, slow.AT_ONCE others
+_THREADS = 12  # all queries of the first tick: seven fast, slow.AT_ONCE others, one of the history
 MOST_QUERIES = 12
 """Of one tick, whatever the number of services."""
 _MOST_IN_TURN = len(combined_queries.WHERE_NOBODY_WAITS) + 2  # and those about newcomers and about trials
@@ -40,14 +39,17 @@ T = TypeVar("T")
 
 
 class MetricsSource(Protocol):
-    """Source of Traffic. Missing data is a state in the answer: no method raises because of it."""
+    """Source of Traffic. Missing data is a state in the answer: only `history` raises because of it."""
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
         """Return one Traffic per request, all evaluated at `now` (seconds since the epoch)."""
         ...
 
     async def history(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, History]:
-        """Return the history of each service's SLO window; empty while Prometheus does not answer."""
+        """Return the history of each service's SLO window.
+
+        Raises QueryError if Prometheus does not answer.
+        """
         ...
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
@@ -191,20 +193,18 @@ class PrometheusSource:
         parts: list[Mapping[ServiceKey, tuple[RateSample, ...]]] = []
         held: list[Mapping[ServiceKey, tuple[HeldSample, ...]]] = []
         since, whole = math.inf, True
-        portions = [requests[first : first + _PORTION] for first in range(0, len(requests), _PORTION)]
         for level in history.levels(longest, self.window.scrape_seconds):
             try:
-                for portion in portions:
-                    rates, waits, oldest = await self._read_level(level, portion, len(portions) > 1, now)
-                    parts.append(rates)
-                    held.append(waits)
-                    since = min(since, oldest)
+                rates, waits, oldest = await self._read_level(level, requests, now)
             except QueryError as error:  # older levels cost more: they would fail too
-                _LOG.warning("reading the history before the last %.0f s failed: %s", level.newest_age_seconds, error)
                 if not parts:
-                    return {}
+                    raise
+                _LOG.warning("reading the history before the last %.0f s failed: %s", level.newest_age_seconds, error)
                 whole = False
                 break
+            parts.append(rates)
+            held.append(waits)
+            since = min(since, oldest)
         return history.joined(parts, held, (request.key for request in requests), since, whole)
 
     async def running_by_pod(self, keys: Iterable[ServiceKey], now: float) -> Mapping[ServiceKey, Mapping[str, float]]:
@@ -251,10 +251,10 @@ class PrometheusSource:
         return answers
 
     async def _read_level(
-        self, level: HistoryLevel, requests: Sequence[TrafficRequest], some: bool, now: float
+        self, level: HistoryLevel, requests: Sequence[TrafficRequest], now: float
     ) -> tuple[dict[ServiceKey, tuple[RateSample, ...]], dict[ServiceKey, tuple[HeldSample, ...]], float]:
         query = queries.history_query(level.step_seconds, _edges_of(requests))
-        query = queries.narrowed(query, [request.key for request in requests]) if some else query
+        query = queries.narrowed(query, [request.key for request in requests])
         start, end = level.bounds(now)
         ask = functools.partial(self._client.range, query, start, end, level.step_seconds, _HISTORY_TIMEOUT_SECONDS)
         rows = await self._in_thread(ask)

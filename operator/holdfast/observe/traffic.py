@@ -27,13 +27,16 @@ FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 class TrafficRequest:
     """One service to be observed: its objectives, and the replicas whose engines should report.
 
-    `on_trial`: one of its revisions is compared with the current one.
+    `on_trial`: one of its revisions is compared with the current one. `uid` tells it from others of the same name;
+    `born_at` is its creation time (seconds since the epoch), None if unknown.
     """
 
     key: ServiceKey
     slo: Slo
     replicas: tuple[Replica, ...] = ()
     on_trial: bool = False
+    uid: str = ""
+    born_at: float | None = None
 
 
 def unreachable(detail: str) -> Traffic:

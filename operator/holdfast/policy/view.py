@@ -112,6 +112,15 @@ class View:
         return max(self.carrying, self.kv_replicas) + self.spare
 
     @property
+    def doubt(self) -> str:
+        """Why the size may rise but not shrink; empty where metrics are fresh and the history is known."""
+        missing = self.service.missing_history
+        if self.seen.fresh:
+            return "" if missing is None else missing.sentence
+        state, detail = self.seen.state.value, self.seen.detail or "see MetricsAvailable"
+        return f"the size does not shrink while metrics are {state}: {detail}"
+
+    @property
     def switching(self) -> bool:
         """Whether replicas run on other accelerators than the chosen one and its pair."""
         return any(group.size > 0 for group in self.others)

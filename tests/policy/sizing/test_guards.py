@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
-from holdfast.domain.signals import SignalState
+from holdfast.domain.signals import MissingHistory, SignalState
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
@@ -34,6 +34,7 @@ def asked(guard: Guard, sizes: tuple[int, int], seen: View) -> Bound | None:
 
 BURNING = SloState(0.9, -9.0, True, False, 1000.0)
 STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 60 s old"))
+WITHOUT_HISTORY = replace(view(), service=replace(view().service, missing_history=MissingHistory()))
 UNOBSERVED = Group("h100", size=4, exists=True, observed=False)
 ROLLING = Group("h100", size=4, exists=True, rolling_out=True)
 SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
@@ -52,6 +53,8 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(forecast=Forecast(5.0, math.inf, 5.0, 0.9, 45.0)), 4, 4),
     (guards.size_is_observed, view(group=UNOBSERVED), 4, 4),
     (guards.metrics_are_fresh, view(seen=STALE), 4, None),
+    (guards.metrics_are_fresh, WITHOUT_HISTORY, 4, None),
+    (guards.metrics_are_fresh, view(), None, None),
     (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls((Stall("a", NOW, True),)))), None, None),
     (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),

@@ -143,7 +143,8 @@ def slumber(
     if not any(sizes):
         return Slumber.ASLEEP
     settled = not starting and not service.problems and sum(size > 0 for size in sizes) == 1
-    certain = seen.fresh and activator.answers and scheduled.kept is None
+    known = seen.fresh and service.missing_history is None
+    certain = known and activator.answers and scheduled.kept is None
     if not (settled and certain) or memory.quiet_seconds(now) < least_seconds:
         return Slumber.AWAKE
     led = memory.led_at is not None and now - memory.led_at >= LEADING_SECONDS

@@ -139,7 +139,10 @@ class SloState:
 
 
 def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
-    """Rebuild the budget from the history of Prometheus; samples with impossible numbers are skipped."""
+    """Rebuild the budget from the history of Prometheus; samples with impossible numbers are skipped.
+
+    Requests after the newest sample are judged by what the next tick counts.
+    """
     since = now if history.since is None else history.since
     memory = Budget(
         window_seconds=slo.window_seconds, since=since, gap=Gap.FORGOTTEN if history.whole else Gap.UNANSWERED
@@ -147,8 +150,8 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
     for sample in sorted(history.samples, key=lambda sample: sample.at):
         verdicts = Verdicts(sample.good, sample.bad)
         if now - slo.window_seconds < sample.at <= now and _sensible(verdicts):
-            memory = _add(memory, verdicts, sample.at)
-    return replace(memory, judged_at=now, latest=NONE) if memory.buckets else memory
+            memory = replace(_add(memory, verdicts, sample.at), judged_at=sample.at)
+    return replace(memory, latest=NONE)
 
 
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:

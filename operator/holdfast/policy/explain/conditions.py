@@ -167,6 +167,8 @@ def _slo_met(view: View, sizes: Sizes) -> Told:
         return False, Reason.SLO_INFEASIBLE, text
     if view.seen.state is SignalState.INCOMPLETE:
         return None, Reason.METRICS_PARTIAL, view.seen.detail
+    if view.service.awaits_history:
+        return None, Reason.WARMING_UP, f"the history of the last {window} is still being read from Prometheus"
     if state.attainment is None:
         text = f"too few requests to judge: fewer than {1.0 / slo.budget_share:.0f} in the last {window}"
         return None, Reason.WARMING_UP, f"{text}{_missing(view)}"
@@ -189,7 +191,9 @@ def _possible(view: View) -> str:
 
 def _missing(view: View) -> str:
     """What the window is said to be and is not: known from a start on, and the same words until it is whole."""
-    known = view.learned.budget
+    known, missing = view.learned.budget, view.service.missing_history
+    if missing is not None and missing.failure:
+        return f"; requests from before the operator's start are not counted yet: {missing.failure}"
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
         return ""
     since, gap = _clock(known.since, "%Y-%m-%d %H:%M"), known.gap.format(window=format_duration(known.window_seconds))
@@ -247,10 +251,8 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
         return False, Reason.PINNED, pinned_sentence(pinned, sum(pinned_goal(view, pinned).values()))
     if view.spec.recommend_only:
         return False, Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
-    if not view.seen.fresh and not view.asleep:
-        detail = view.seen.detail or "see MetricsAvailable"
-        text = f"the size does not shrink while metrics are {view.seen.state.value}: {detail}"
-        return False, Reason.METRICS_HOLD, text
+    if view.doubt and not view.asleep and not (view.seen.fresh and view.service.awaits_history):
+        return False, Reason.METRICS_HOLD, view.doubt
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"

@@ -93,9 +93,10 @@ def _holding(view: View) -> bool:
 def _slo_view(view: View) -> SloView:
     traffic, budget = view.service.traffic, view.learned.budget
     rate = None if view.forecast is None else view.forecast.level_rps
+    pending = view.service.awaits_history
     return SloView(
-        attainment=view.slo.attainment,
-        budget_remaining=view.slo.budget_remaining,
+        attainment=None if pending else view.slo.attainment,
+        budget_remaining=None if pending else view.slo.budget_remaining,
         good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(budget, view.now, 60.0)),
         arrival_rps=rate,
         ttft=traffic.ttft,
@@ -103,6 +104,7 @@ def _slo_view(view: View) -> SloView:
         e2e=traffic.e2e,
         bad=bad_by_cause(view.seen, view.spec.slo),
         source=("engine" if budget.engine_timed else "exact") if budget.exact else "bounds",
+        pending=pending,
     )
 
 

@@ -71,11 +71,8 @@ def size_is_observed(proposal: Proposal) -> Bound | None:
 
 
 def metrics_are_fresh(proposal: Proposal) -> Bound | None:
-    seen = proposal.view.seen
-    if seen.fresh or not proposal.lowers:
-        return None
-    sentence = f"the size does not shrink while metrics are {seen.state.value}: {seen.detail or 'see MetricsAvailable'}"
-    return Bound(proposal.before, Reason.METRICS_HOLD, sentence)
+    doubt = proposal.view.doubt
+    return Bound(proposal.before, Reason.METRICS_HOLD, doubt) if doubt and proposal.lowers else None
 
 
 def most_replicas_move(proposal: Proposal) -> Bound | None:
