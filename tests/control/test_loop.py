@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
 from holdfast.observe.traffic import TrafficRequest
 from tests.builders import NOW, condition
 from tests.control.parts import llmservice, parts
+from tests.fakes import ManualClock
 
 
 class Cluster:
@@ -94,15 +96,22 @@ class Telemetry:
         self.errors.append(phase)
 
 
-def a_loop(metrics: NoMetrics, acting: Acting, telemetry: Telemetry, cluster: ClusterReader | None = None) -> Loop:
+def a_loop(
+    metrics: NoMetrics,
+    acting: Acting,
+    telemetry: Telemetry,
+    cluster: ClusterReader | None = None,
+    clock: Callable[[], float] = lambda: NOW,
+    tick_seconds: float = 5.0,
+) -> Loop:
     return Loop(
         cluster=cluster or Cluster(),  # type: ignore[arg-type]
         metrics=metrics,
         actuator=acting,  # type: ignore[arg-type]
         telemetry=telemetry,
-        timing=Timing(5.0, 15.0),
+        timing=Timing(tick_seconds, 15.0),
         policy_settings=policy.PolicySettings(),
-        monotonic=lambda: NOW,
+        monotonic=clock,
         wall=lambda: NOW,
     )
 
@@ -177,3 +186,61 @@ async def test_the_event_loop_goes_on_while_the_policy_decides() -> None:
     acting, telemetry = Acting(), Telemetry()
     await a_loop(Busy(), acting, telemetry).run_once()
     assert acting.decided == ["chat"]
+
+
+class SlowPhases(NoMetrics):
+    """Each tick takes ages, but no phase of it takes 60 s."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.failing = False
+        self.ticks = 0
+        self.third = asyncio.Event()
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        self._clock.advance(45.0)
+        self.ticks += 1
+        if self.ticks == 3:
+            self.third.set()
+        if self.failing:
+            raise RuntimeError("a bug")
+        return await super().observe(requests, now)
+
+
+class Watching(Acting):
+    """Takes its time, and asks whether the kubelet would end the process now."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.loop: Loop | None = None
+        self.alive: list[bool] = []
+
+    async def act(self, *args: Any) -> None:
+        await super().act(*args)
+        self._clock.advance(45.0)
+        assert self.loop is not None
+        self.alive.append(self.loop.alive())
+
+
+async def test_a_slow_tick_keeps_a_leader_alive_as_long_as_its_phases_end() -> None:
+    clock = ManualClock()
+    metrics, acting = SlowPhases(clock), Watching(clock)
+    acting.loop = loop = a_loop(metrics, acting, Telemetry(), clock=clock, tick_seconds=0.01)
+    running = asyncio.create_task(loop.run())
+    await metrics.third.wait()
+    running.cancel()
+    assert acting.alive == [True, True]
+    clock.advance(61.0)
+    assert not loop.alive(), "a phase that never ends is no progress"
+
+
+async def test_a_tick_that_fails_again_and_again_is_no_progress() -> None:
+    clock = ManualClock()
+    metrics = SlowPhases(clock)
+    metrics.failing = True
+    loop = a_loop(metrics, Acting(), Telemetry(), clock=clock, tick_seconds=0.01)
+    running = asyncio.create_task(loop.run())
+    await metrics.third.wait()
+    running.cancel()
+    assert not loop.alive()

@@ -76,28 +76,34 @@ class Loop:
         self._memory = policy.Memory()
         self._restore = HistoryRestore(metrics, monotonic, wall)
         self._wake = asyncio.Event()
-        self._finished_at: float | None = None
+        self._progressed_at: float | None = None
+        self._failing = False
 
     def wake(self) -> None:
         """Tick soon: an LLMService changed."""
         self._wake.set()
 
     def alive(self) -> bool:
-        """Whether a tick finished recently; a process that does not lead has no ticks and is healthy."""
-        if self._finished_at is None:
+        """Whether a phase of a tick ended recently; a process that does not lead has no ticks and is healthy.
+
+        With thousands of services the first tick may take longer than this, and each of its phases may not. After a
+        failed tick only a whole one counts: a tick that fails again and again is no progress.
+        """
+        if self._progressed_at is None:
             return True
-        return self._monotonic() - self._finished_at < max(60.0, _STUCK_AFTER_TICKS * self._timing.tick_seconds)
+        return self._monotonic() - self._progressed_at < max(60.0, _STUCK_AFTER_TICKS * self._timing.tick_seconds)
 
     async def run(self) -> None:
         """Tick forever; a failed tick is logged and counted, and the next one starts from the state at that time."""
-        self._finished_at = self._monotonic()
+        self._progressed_at = self._monotonic()
         while True:
             started_at = self._monotonic()
             self._wake.clear()
             try:
                 await self.run_once()
-                self._finished_at = self._monotonic()
+                self._progressed_at, self._failing = self._monotonic(), False
             except Exception:
+                self._failing = True
                 self._telemetry.error("tick")
                 _LOG.exception("tick failed")
             await self._pause(started_at)
@@ -197,7 +203,10 @@ class Loop:
     def _phase(self, name: str) -> Iterator[None]:
         started_at = self._monotonic()
         yield
-        self._telemetry.phase(name, self._monotonic() - started_at)
+        ended_at = self._monotonic()
+        self._telemetry.phase(name, ended_at - started_at)
+        if not self._failing:
+            self._progressed_at = ended_at
 
 
 def _record(
