@@ -251,3 +251,25 @@ def test_drawn_lengths_have_the_means_asked_for_however_wide_they_spread(cv: flo
     found = lognormal_lengths(500.0, 100.0, cv, 1_000_000)
     assert found.prompt_tokens.mean() == pytest.approx(500.0, rel=1e-3)
     assert found.output_tokens.mean() == pytest.approx(100.0, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_slice_is_planned_as_a_slice_and_a_shared_gpu_is_said_to_be_a_guess(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {
+        "slice": {"resource": "nvidia.com/mig-1g.10gb", "nodeSelector": {"nvidia.com/gpu.product": "H100-MIG-1g.10gb"}},
+        "shared": {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"}},
+        "h100": {},
+    }
+    path = manifest(
+        tmp_path,
+        model={"uri": "Qwen/Qwen3-1.7B"},
+        accelerators=[{"name": name, **found} for name, found in kinds.items()],
+        batching={"mode": "Fixed", "maxNumSeqs": 64, "maxNumBatchedTokens": 2048},
+    )
+    _, plan = planned(path, capsys, "--rate", "1", "--prompt-tokens", "2000", "--output-tokens", "20")
+    source = {offer["accelerator"]: offer["source"] for offer in plan["offers"]}
+    carried = {offer["accelerator"]: offer["saturation_rps"] for offer in plan["offers"]}
+    assert (source["slice"], source["shared"]) == ("roofline", "unknown")
+    assert carried["slice"] < carried["h100"] / 3

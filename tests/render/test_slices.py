@@ -1,0 +1,80 @@
+"""What an engine on a MIG slice is told before its first request: that of a slice, not of the whole GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.prior import EnginePrior
+from holdfast.observe.spec import to_spec
+from holdfast.policy.estimate.engine_model import ReplicaRate, StepLawModel
+from holdfast.render.admission import admission_tokens
+from holdfast.render.engine_limits import engine_limits
+from holdfast.render.prior import declared_prior
+from tests.render.scenes import service
+
+PRODUCT = "nvidia.com/gpu.product"
+WHOLE = {"name": "h100", "nodeSelector": {PRODUCT: "NVIDIA-H100-80GB-HBM3"}}
+SLICE = {
+    "name": "h100-mig",
+    "resource": "nvidia.com/mig-1g.10gb",
+    "nodeSelector": {PRODUCT: "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"},
+}
+SHARED = {"name": "h100", "nodeSelector": {PRODUCT: "NVIDIA-H100-80GB-HBM3-SHARED"}}
+SLICED = [
+    SLICE,
+    {**SLICE, "resource": "nvidia.com/gpu"},  # the single strategy: only the label tells
+    {"name": "h100", "resource": "nvidia.com/mig-1g.10gb"},  # the mixed strategy: only the resource tells
+]
+SHARING = [
+    SHARED,
+    {"name": "h100", "resource": "nvidia.com/gpu.shared"},
+    {"name": "h100", "nodeSelector": {"nvidia.com/gpu.sharing-strategy": "time-slicing"}},
+    {"name": "h100", "nodeSelector": {"nvidia.com/gpu.replicas": "4"}},
+    {"name": "h100", "nodeSelector": {"cloud.google.com/gke-gpu-sharing-strategy": "mps"}},
+]
+
+
+def on(accelerator: dict[str, Any]) -> tuple[LLMService, Accelerator]:
+    of = service({"model": {"uri": "Qwen/Qwen3-1.7B"}, "accelerators": [accelerator]})
+    return of, of.spec.accelerators[0]
+
+
+def prior(accelerator: dict[str, Any]) -> EnginePrior:
+    return declared_prior(*on(accelerator))
+
+
+def rate(accelerator: dict[str, Any]) -> ReplicaRate:
+    spec = to_spec(on(accelerator)[0])
+    found = StepLawModel().rate(spec, spec.accelerators[0], LengthMix.from_means(500.0, 100.0), 1.0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("accelerator", SLICED)
+def test_a_slice_is_sized_and_limited_as_a_slice(accelerator: dict[str, Any]) -> None:
+    part, whole = admission_tokens(*on(accelerator)), admission_tokens(*on(WHOLE))
+    assert part is not None
+    assert whole is not None
+    assert part < whole / 3
+    assert rate(accelerator).rate_rps < rate(WHOLE).rate_rps / 3
+    assert prior(accelerator).kv_tokens < prior(WHOLE).kv_tokens / 8
+
+
+@pytest.mark.parametrize("accelerator", SLICED)
+def test_the_step_law_that_live_limits_carry_is_the_slices(accelerator: dict[str, Any]) -> None:
+    part, whole = (engine_limits(*on(each)).prior for each in (accelerator, WHOLE))
+    assert part is not None
+    assert whole is not None
+    assert prior(accelerator).law.c0 > 3 * prior(WHOLE).law.c0
+
+
+@pytest.mark.parametrize("accelerator", SHARING)
+def test_a_shared_gpu_is_a_guess_and_says_so(accelerator: dict[str, Any]) -> None:
+    found = rate(accelerator)
+    assert "accelerator" in found.unknown
+    assert found.confidence < rate(SLICE).confidence <= rate(WHOLE).confidence
+    assert engine_limits(*on(accelerator)).prior is None
