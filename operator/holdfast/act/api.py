@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,6 +15,8 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 Body = dict[str, Any]
+
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -148,17 +151,34 @@ def _decoded(status: int, text: bytes) -> Body:
     return payload
 
 
+def default_namespace(kubeconfig: Path | None = None, context: str | None = None) -> str:
+    """Return the namespace that kubectl would use: that of the pod, or of the context; else `default`."""
+    if _in_pod(kubeconfig, context):
+        with contextlib.suppress(OSError):
+            return _POD_NAMESPACE.read_text().strip() or "default"
+        return "default"
+    with contextlib.suppress(Exception):  # `connect` says what is wrong with a kubeconfig
+        contexts, current = config.list_kube_config_contexts(None if kubeconfig is None else str(kubeconfig))
+        used = next((each for each in contexts if each["name"] == context), None) if context else current
+        return str((used or {}).get("context", {}).get("namespace") or "default")
+    return "default"
+
+
+def _in_pod(kubeconfig: Path | None, context: str | None) -> bool:
+    return kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 @asynccontextmanager
-async def connect(kubeconfig: Path | None = None) -> AsyncIterator[KubernetesApi]:
-    """Connect with the pod's service account, or outside a cluster (or with a path) with the kubeconfig.
+async def connect(kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[KubernetesApi]:
+    """Connect with the pod's service account, or outside a cluster (or with arguments) with the kubeconfig.
 
     Raises NoCluster if neither exists or is valid.
     """
     configuration = Configuration()
     try:
-        if kubeconfig is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        if not _in_pod(kubeconfig, context):
             path = None if kubeconfig is None else str(kubeconfig)
-            await config.load_kube_config(config_file=path, client_configuration=configuration)
+            await config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
         else:
             config.load_incluster_config(client_configuration=configuration)
     except Exception as error:  # an invalid kubeconfig can raise almost any exception

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(lines))
         return 0 if found else 1
 
-    return reading.read("explain", arguments.kubeconfig, work)
+    return reading.read("explain", arguments, work)
 
 
 async def explanation(api: ApiPort, arguments: argparse.Namespace) -> tuple[list[str], bool]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from holdfast.cli.terminal import open_closed, unwritten
 
@@ -24,6 +26,7 @@ COMMANDS = (
     "rules",
     "dashboards",
     "crd",
+    "completion",
 )
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 """A full disk, or a reader that went away."""
@@ -39,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of the given commands."""
     parser = _Parser(prog="holdfast", description="Keeps the service-level objectives of LLM services on Kubernetes.")
+    parser.add_argument("--version", action="version", version=f"holdfast {version('holdfast')}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for command in commands:
         importlib.import_module(f"holdfast.cli.{command}").add_parser(subparsers)
@@ -51,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A known command loads alone: an emulated engine must not pay for the Kubernetes client's imports.
     commands = (given[0],) if given and given[0] in COMMANDS else COMMANDS
-    parsed = build_parser(commands).parse_args(given)
+    parser = build_parser(commands)
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+        importlib.import_module("argcomplete").autocomplete(parser)
+    parsed = parser.parse_args(given)
     try:
         code = int(parsed.run(parsed))
         # While it can be told: when Python ends, a full disk is a traceback.

@@ -22,7 +22,7 @@ from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.bench.checks import check_files, check_folders
-from holdfast.tools.bench.manifest import read_service
+from holdfast.tools.bench.manifest import parsed_service, read_service
 from holdfast.tools.plan import picture
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.tools.plan.plan import offers
@@ -36,6 +36,8 @@ from holdfast.twin.traces import FORMATS
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
+  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20 --prompt-tokens 1155 \
+    --output-tokens 211
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
 Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
@@ -68,9 +70,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-f", "--filename", type=Path, required=True, metavar="FILE", help="file with an LLMService manifest"
+    parser.add_argument("-f", "--filename", type=Path, metavar="FILE", help="file with an LLMService manifest")
+    service = parser.add_argument_group("instead of a manifest")
+    service.add_argument("--model", help="model URI, such as Qwen/Qwen3-8B")
+    service.add_argument(
+        "--accelerator",
+        action="append",
+        metavar="NAME[:COUNT]",
+        help="accelerator by catalogue name (see holdfast catalog), with GPUs per replica; may be repeated",
     )
+    service.add_argument("--ttft", help="objective for the time to first token, such as 500ms")
+    service.add_argument("--tpot", help="objective for the time per output token, such as 50ms")
+    service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
     load.add_argument(
@@ -95,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             page.require()
         check_folders(arguments, "plot")
-        spec = read_service(arguments.filename)
+        spec = _spec(arguments)
         load = _load(arguments, spec.slo.window_seconds)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
@@ -116,6 +127,32 @@ def run(arguments: argparse.Namespace) -> int:
         if any(offer.replicas and offer.replicas <= most_replicas(spec, offer.accelerator)[0] for offer in found)
         else 1
     )
+
+
+def _spec(arguments: argparse.Namespace) -> ServiceSpec:
+    """The service of the manifest, or of the options that stand for one."""
+    options = ("model", "accelerator", "ttft", "tpot", "objective")
+    given = [f"--{name}" for name in options if getattr(arguments, name) is not None]
+    if arguments.filename is not None:
+        if given:
+            raise BadInput(f"{', '.join(given)} and -f: give one manifest, or no manifest")
+        return read_service(arguments.filename)
+    missing = [f"--{name}" for name in options[:4] if getattr(arguments, name) is None]
+    if missing:
+        raise BadInput(f"{', '.join(missing)} is missing: give -f FILE, or --model, --accelerator, --ttft and --tpot")
+    slo = {"ttft": arguments.ttft, "tpot": arguments.tpot, "objective": arguments.objective or "99%"}
+    accelerators = [_accelerator(each) for each in arguments.accelerator]
+    spec = {"model": {"uri": arguments.model}, "slo": slo, "accelerators": accelerators}
+    return parsed_service({"metadata": {"name": "plan", "namespace": "default"}, "spec": spec}, "these options")
+
+
+def _accelerator(text: str) -> dict[str, Any]:
+    name, _, count = text.partition(":")
+    if not count:
+        return {"name": name}
+    if not count.isdecimal():
+        raise BadInput(f"--accelerator {text}: {count} is no number of GPUs; write {name}:2 for two")
+    return {"name": name, "count": int(count)}
 
 
 @dataclass(frozen=True, slots=True)

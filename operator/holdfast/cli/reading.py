@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NoCluster, connect
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NoCluster, connect, default_namespace
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 from holdfast.cli.terminal import printable
 
@@ -19,8 +19,11 @@ Body = dict[str, Any]
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the flags that every reading command takes."""
-    parser.add_argument("-n", "--namespace", default="default", help="namespace of the service (default: default)")
+    parser.add_argument(
+        "-n", "--namespace", help="namespace of the service (default: that of the kubeconfig's context)"
+    )
     parser.add_argument("--kubeconfig", type=Path, default=None, help="kubeconfig file (default: KUBECONFIG)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -54,11 +57,13 @@ class Operator:
         return await api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{self.port}/proxy/{path}")
 
 
-def read(command: str, kubeconfig: Path | None, work: Callable[[ApiPort], Awaitable[int]]) -> int:
+def read(command: str, arguments: argparse.Namespace, work: Callable[[ApiPort], Awaitable[int]]) -> int:
     """Run `work` with a connection; 1 with one line on standard error when the cluster says no or is not there."""
+    if arguments.namespace is None:
+        arguments.namespace = default_namespace(arguments.kubeconfig, arguments.context)
 
     async def connected() -> int:
-        async with connect(kubeconfig) as api:
+        async with connect(arguments.kubeconfig, arguments.context) as api:
             return await work(api)
 
     try:

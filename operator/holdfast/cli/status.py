@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per service; 1 when one of them misses its objective."""
-    return reading.read("status", arguments.kubeconfig, lambda api: told(api, arguments))
+    return reading.read("status", arguments, lambda api: told(api, arguments))
 
 
 async def told(api: ApiPort, arguments: argparse.Namespace) -> int:

@@ -205,10 +205,10 @@ def test_another_kind_of_object_is_refused(tmp_path: Path, capsys: pytest.Captur
     path = manifest(tmp_path)
     path.write_text("kind: Deployment\n" + path.read_text())
     assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 2
-    assert "kind 'Deployment': give the manifest of an LLMService" in capsys.readouterr().err
+    assert "kind 'Deployment'; name a manifest of an LLMService" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("content", "told"), [("", "empty: name"), ("- chat\n", "no mapping: name")])
+@pytest.mark.parametrize(("content", "told"), [("", "empty; name"), ("- chat\n", "no mapping; name")])
 def test_a_file_without_any_manifest_says_so(
     content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,3 +273,46 @@ def test_a_slice_is_planned_as_a_slice_and_a_shared_gpu_is_said_to_be_a_guess(
     carried = {offer["accelerator"]: offer["saturation_rps"] for offer in plan["offers"]}
     assert (source["slice"], source["shared"]) == ("roofline", "unknown")
     assert carried["slice"] < carried["h100"] / 3
+
+
+LOAD = ("--rate=5", "--prompt-tokens=500", "--output-tokens=100", "--json")
+OPTIONS = ("--model=Qwen/Qwen3-8B", "--ttft=500ms", "--tpot=50ms")
+
+
+def test_a_plan_needs_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *OPTIONS, "--accelerator=h100", "--accelerator=l40s:2", "--objective=95%", *LOAD]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert {offer["accelerator"] for offer in planned["offers"]} == {"h100", "l40s"}
+    assert planned["objective"] == 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--model=Qwen/Qwen3-8B"], "--accelerator, --ttft, --tpot is missing: give -f FILE, or --model"),
+        ([], "--model, --accelerator, --ttft, --tpot is missing"),
+        (["-f", "chat.yaml", "--ttft=1s"], "--ttft and -f: give one manifest, or no manifest"),
+        ([*OPTIONS, "--accelerator=h100:two"], "two is no number of GPUs; write h100:2 for two"),
+        ([*OPTIONS, "--accelerator=h100:0"], "these options: invalid LLMService: spec.accelerators[0].count"),
+        ([*OPTIONS, "--accelerator=H 100"], "these options: invalid LLMService: spec.accelerators[0].name"),
+        (
+            ["--model=Qwen/Qwen3-8B", "--ttft=fast", "--tpot=1s", "--accelerator=h100"],
+            "invalid LLMService: spec.slo.ttft",
+        ),
+    ],
+)
+def test_options_that_make_no_service_are_told_in_one_line(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *options, *LOAD]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_an_invalid_manifest_is_told_by_its_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "chat.yaml"
+    file.write_text("kind: LLMService\nmetadata: {name: chat}\nspec: {slo: {ttft: 5}}\n")
+    assert main(["plan", "-f", str(file), *LOAD]) == 2
+    said = capsys.readouterr().err
+    assert "invalid LLMService: spec." in said
+    assert "correct these fields" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,11 +18,24 @@ def read_service(path: Path) -> ServiceSpec:
     """What decisions need of it; BadInput where there is none."""
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise BadInput(f"-f {path}: {'empty' if content is None else 'no mapping'}: name a manifest of an {KIND}")
-        if content.get("kind", KIND) != KIND:
-            raise BadInput(f"-f {path}: kind {content['kind']!r}: give the manifest of an {KIND}")
+    except OSError as problem:
+        raise BadInput(f"-f {path}: cannot be read: {problem.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise BadInput(f"-f {path}: no valid YAML: {_line(problem)}") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"-f {path}: {'empty' if content is None else 'no mapping'}; name a manifest of an {KIND}")
+    if content.get("kind", KIND) != KIND:
+        raise BadInput(f"-f {path}: kind {content['kind']!r}; name a manifest of an {KIND}")
+    return parsed_service(content, f"-f {path}")
+
+
+def parsed_service(content: dict[str, Any], where: str) -> ServiceSpec:
+    """What decisions need of a manifest; BadInput names `where` it is from and its invalid fields."""
+    try:
         return to_spec(LLMService.parse(content))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, InvalidLLMService) as problem:
-        told = " ".join(str(problem).split())
-        raise BadInput(f"-f {path}: no {KIND}: {told}: name a manifest that holds one") from None
+    except InvalidLLMService as problem:
+        raise BadInput(f"{where}: invalid {KIND}: {_line(problem)}; correct these fields") from None
+
+
+def _line(problem: Exception) -> str:
+    return " ".join(str(problem).split())
