@@ -1,4 +1,4 @@
-"""Durations and percentages."""
+"""Durations, percentages, and numbers and names in messages."""
 
 import math
 
@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.quantities import format_duration, parse_duration_seconds, parse_percent
+from holdfast.api.quantities import (
+    counted,
+    format_duration,
+    format_rate,
+    parse_duration_seconds,
+    parse_percent,
+    some_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +96,34 @@ def test_a_percentage_is_a_share(text: str, share: float) -> None:
 def test_what_is_no_percentage_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(ValueError, match="percent sign"):
         parse_percent(text)
+
+
+@pytest.mark.parametrize(
+    ("rps", "text"),
+    [
+        (0.0, "0"),
+        (0.0004, "0"),
+        (0.004, "0.004"),
+        (0.14, "0.14"),
+        (0.949, "0.95"),
+        (1.0, "1.0"),
+        (41.27, "41.3"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_a_rate_is_never_rounded_to_nothing(rps: float, text: str) -> None:
+    assert format_rate(rps) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 replicas"), (1, "1 replica"), (2, "2 replicas")])
+def test_a_noun_follows_its_number(number: int, text: str) -> None:
+    assert counted(number, "replica") == text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [("", ""), ("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more"), ("abcde", "a, b, c and 2 more")],
+)
+def test_a_sentence_lists_three_names_and_counts_the_others(names: str, text: str) -> None:
+    assert some_of(tuple(names)) == text

@@ -1,13 +1,20 @@
-"""Durations and percentages as people write them in an LLMService."""
+"""Durations and percentages as people write them in an LLMService; rates, counts and lists as messages show them."""
 
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 DURATION_PATTERN = r"^[0-9]+([.][0-9]+)?(ms|s|m|h|d)$"
 DURATION_REMEDY = "write a number and a unit (ms, s, m, h or d), such as 500ms, 1.5s or 1h"
 PERCENT_PATTERN = r"^[0-9]+([.][0-9]+)?%$"
 PERCENT_REMEDY = "write a number and a percent sign, such as 99% or 99.5%"
+
+LEAST_SHOWN_RPS = 0.001
+"""A rate below this reads as none."""
+
+MOST_NAMED = 3
+"""Names that a sentence lists."""
 
 _DURATION = re.compile(DURATION_PATTERN[1:-1])
 _PERCENT = re.compile(PERCENT_PATTERN[1:-1])
@@ -44,6 +51,24 @@ def parse_percent(text: str) -> float:
     if _PERCENT.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a percentage: {PERCENT_REMEDY}")
     return float(text[:-1]) / 100.0
+
+
+def format_rate(rps: float) -> str:
+    """A rate in requests/s: one decimal, two digits below one, and 0 below a thousandth."""
+    if rps < LEAST_SHOWN_RPS:
+        return "0"
+    return f"{rps:.1f}" if rps >= 0.95 else f"{rps:.2g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 replica` or `2 replicas`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _plain(number: float) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from holdfast.api.conditions import CAPACITY_IN_USE
+from holdfast.api.quantities import some_of
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.decision import ConditionValue, Decision
@@ -24,7 +25,6 @@ Names = Mapping[ServiceKey, Sequence[str]]
 SURPRISING = 3.0
 """Factor between a result and the engine model that the condition mentions."""
 
-_MOST_NAMES = 3
 _AGAIN = "change spec.revision to measure again"
 
 
@@ -127,9 +127,9 @@ def _use_of(known: Standing) -> tuple[bool, Reason, str]:
         return (
             False,
             Reason.IMPLAUSIBLE,
-            f"{_names(known.services)}: sized from the engine model alone, because {why}; {_AGAIN}",
+            f"{some_of(known.services)}: sized from the engine model alone, because {why}; {_AGAIN}",
         )
-    text = f"sizing of {_names(taking)} starts from this result{_surprise(known.factors)}"
+    text = f"sizing of {some_of(taking)} starts from this result{_surprise(known.factors)}"
     if known.edited:
         return True, Reason.OLDER_ENGINE, f"{text}, but the engine of {known.edited} was edited since; {_AGAIN}"
     return True, Reason.IN_FORCE, text
@@ -141,8 +141,3 @@ def _surprise(factors: Sequence[float]) -> str:
     if 1.0 / SURPRISING < factor < SURPRISING:
         return ""
     return f", which is {factor:.2g} times what the engine model says; check model.uri and the accelerator's labels"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

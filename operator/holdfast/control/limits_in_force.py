@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from holdfast.api.conditions import ConditionType
+from holdfast.api.quantities import some_of
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import ConditionValue
 from holdfast.domain.engine import EngineState, PluginMode
@@ -20,7 +21,6 @@ from holdfast.domain.value import value
 APPLY_SECONDS = 30.0
 """Time an engine may take to apply limits; the scrape interval is added to it."""
 
-_MOST_NAMES = 3
 _SIGHTED = frozenset({SignalState.FRESH, SignalState.PARTIAL, SignalState.FOREIGN, SignalState.DUPLICATE})
 
 
@@ -140,14 +140,9 @@ def _overdue_condition(overdue: Mapping[str, Watched]) -> ConditionValue:
             ),
         ),
     )
-    text = "; ".join(words.format(_some(pods)) for pods, words in said if pods)
+    text = "; ".join(words.format(some_of(pods)) for pods, words in said if pods)
     reason = Reason.PLUGIN_OFF if off else Reason.LIMITS_NOT_APPLIED
     return ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, reason, text)
-
-
-def _some(pods: list[str]) -> str:
-    more = len(pods) - _MOST_NAMES
-    return ", ".join(pods[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _least(values: Iterable[float | None]) -> float | None:

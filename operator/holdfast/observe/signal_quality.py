@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from holdfast.api.quantities import some_of
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import SignalState
 from holdfast.observe import foreign_engines, queries
@@ -56,10 +57,6 @@ def unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> s
             f"engines report vllm:num_requests_running without the label {' and '.join(lacking)}; add it by relabeling"
         )
     return ""
-
-
-def _some(pods: Sequence[str]) -> str:
-    return ", ".join(pods[:3]) + (", ..." if len(pods) > 3 else "")
 
 
 _Judgement = tuple[SignalState, str] | None
@@ -149,7 +146,7 @@ def _every_engine(facts: SignalFacts) -> _Judgement:
     if not missing:
         return None
     expected = sum(map(len, facts.expected.values()))
-    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas report no metrics: {_some(missing)}"
+    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas report no metrics: {some_of(missing)}"
 
 
 def _once_each(facts: SignalFacts) -> _Judgement:
@@ -167,7 +164,7 @@ def _whole_counts(facts: SignalFacts) -> _Judgement:
     pods = sorted(facts.there.intersection(pod for values in facts.cells.values() for pod in values.incomplete))
     if not pods:
         return None
-    return SignalState.PARTIAL, f"too few samples in this interval to count all requests of: {_some(pods)}"
+    return SignalState.PARTIAL, f"too few samples in this interval to count all requests of: {some_of(pods)}"
 
 
 def _complete_answers(facts: SignalFacts) -> _Judgement:

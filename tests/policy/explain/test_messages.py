@@ -51,7 +51,7 @@ from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
 from holdfast.policy.estimate.slo_budget import Bucket, Budget, Gap, SloState, Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.conditions import conditions
-from holdfast.policy.explain.messages import describe, rate, reason_for
+from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls
@@ -686,24 +686,6 @@ def test_what_a_person_reads_is_what_was_agreed() -> None:
 @pytest.mark.parametrize("reason", list(Reason))
 def test_no_reason_is_without_its_sentence(reason: Reason) -> None:
     assert any(f" | {reason} | " in line for line in lines())
-
-
-@pytest.mark.parametrize(
-    ("rps", "text"),
-    [
-        (0.0, "0"),
-        (0.0004, "0"),
-        (0.004, "0.004"),
-        (0.14, "0.14"),
-        (0.949, "0.95"),
-        (1.0, "1.0"),
-        (41.27, "41.3"),
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-    ],
-)
-def test_a_rate_is_never_rounded_to_nothing(rps: float, text: str) -> None:
-    assert rate(rps) == text
 
 
 RATES = st.floats(0, 1e6)

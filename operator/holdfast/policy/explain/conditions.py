@@ -6,7 +6,7 @@ import datetime
 
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
-from holdfast.api.quantities import format_duration
+from holdfast.api.quantities import format_duration, format_rate
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
@@ -20,7 +20,6 @@ from holdfast.policy.explain.messages import (
     ailing_reason,
     ended,
     passed_over,
-    rate,
     reason_for,
     rests,
 )
@@ -205,7 +204,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in HARD_BOUNDS), None)
     if limited is not None:
         return limited.reason, limited.sentence
-    more = f"one more {view.chosen.name} replica would carry {rate(view.belief.rate_rps)} req/s"
+    more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
     if view.own.short:
         short = f"{len(view.own.short)} of {view.group.size} replicas wait for a free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}; {more}; add a node or list another accelerator"
@@ -229,12 +228,12 @@ def _missed_at_rest(view: View) -> tuple[Reason, str]:
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
     if forecast is not None and forecast.level_rps <= carried:
         return _missed_within_capacity(view, forecast.level_rps, carried)
-    return Reason.BELOW_CAPACITY, f"the load exceeds the {rate(carried)} req/s that {view.ready} replicas carry"
+    return Reason.BELOW_CAPACITY, f"the load exceeds the {format_rate(carried)} req/s that {view.ready} replicas carry"
 
 
 def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
     """Why replicas miss that are believed to carry what arrives."""
-    load = f"{rate(arriving)} req/s arrive and {view.ready} replicas should carry {rate(carried)} req/s"
+    load = f"{format_rate(arriving)} req/s arrive and {view.ready} replicas should carry {format_rate(carried)} req/s"
     busiest = view.seen.total.busiest
     if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
         return Reason.COLD_START, "the late requests arrived before replicas and load were stable"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from holdfast.api.quantities import format_duration
+from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.policy.estimate.demand import replicas_for
@@ -14,14 +14,8 @@ from holdfast.policy.health.replicas import ended_since
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View
 
-MOST_NAMED = 3
-"""Replicas that a sentence names."""
-
 SURPRISE = 2.0
 """Factor between expected and measured step times that a message mentions."""
-
-LEAST_SHOWN_RPS = 0.001
-"""A rate below this reads as none."""
 
 
 def describe(view: View, sizes: Sizes) -> str:
@@ -50,14 +44,13 @@ def ailing(view: View) -> str:
         return f"{_straggler(straggler.name)}; {_removed(view, (straggler.name,))}"
     if not stalls.found:
         return ""
-    one, named = len(stalls.found) == 1, stalls.found[:MOST_NAMED]
-    more = ", ..." if len(stalls.found) > MOST_NAMED else ""
-    subject = f"{'replica' if one else 'replicas'} {', '.join(named)}{more} {'is' if one else 'are'} stalled"
+    one = len(stalls.found) == 1
+    subject = f"{'replica' if one else 'replicas'} {some_of(stalls.found)} {'is' if one else 'are'} stalled"
     told = f"{subject}: {'it holds' if one else 'they hold'} requests and {'produces' if one else 'produce'} no tokens"
     if stalls.doubted:
         shared = "check what they share: driver, storage, network, metrics"
         return f"{told}; most replicas are affected, so none is replaced; {shared}"
-    return f"{told}; {_removed(view, named)}"
+    return f"{told}; {_removed(view, stalls.found[:MOST_NAMED])}"
 
 
 def ended(view: View) -> str:
@@ -65,7 +58,7 @@ def ended(view: View) -> str:
     for group in view.groups:
         pods = ended_since(group, view.now - FLOOD_SECONDS) if group.ready else group.ended
         if pods and (len(group.ready) < group.size or group.rolling_out):
-            return f"{pods[-1].name} on {group.accelerator} ended: {pods[-1].reason}: {pods[-1].detail}"
+            return f"{pods[-1].name} on {group.accelerator} ended: {pods[-1].words}"
     return ""
 
 
@@ -117,13 +110,6 @@ def rests(view: View) -> str:
     return f"no request arrived for {format_duration(float(round(view.idle_seconds)))}; the next request {held}"
 
 
-def rate(rps: float) -> str:
-    """A rate as people read it: one decimal, and two digits below one request a second."""
-    if rps < LEAST_SHOWN_RPS:
-        return "0"
-    return f"{rps:.1f}" if rps >= 0.95 else f"{rps:.2g}"
-
-
 def _load(view: View) -> str:
     """What sizes are made for; with budget to spare that may be less than what arrives, which is then said."""
     forecast = view.forecast
@@ -136,11 +122,11 @@ def _load(view: View) -> str:
         return f"no requests arrive and none are expected {ahead}"
     if forecast.bursts.rises:
         known = f"(quantile {forecast.quantile:.2f}: covers bursts like the last {forecast.bursts.rises})"
-        return f"sized for {rate(wanted)} req/s {ahead} {known}"
+        return f"sized for {format_rate(wanted)} req/s {ahead} {known}"
     if wanted >= level:
-        return f"{rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
+        return f"{format_rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
     lenient = f"(quantile {forecast.quantile:.2f}: error budget to spare)"
-    return f"{rate(level)} req/s arrive, sized for {rate(wanted)} req/s {ahead} {lenient}"
+    return f"{format_rate(level)} req/s arrive, sized for {format_rate(wanted)} req/s {ahead} {lenient}"
 
 
 def _is_queued(view: View) -> bool:
@@ -151,7 +137,7 @@ def _is_queued(view: View) -> bool:
 
 def _backlog(view: View) -> str:
     late = math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
-    return f"{_counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(view) else ""
+    return f"{counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(view) else ""
 
 
 def _capacity(view: View) -> str:
@@ -160,7 +146,7 @@ def _capacity(view: View) -> str:
         return f"{view.chosen.name} cannot meet the objectives even without load"
     if not math.isfinite(belief.rate_rps):
         return f"the capacity of one {view.chosen.name} replica is not a finite number"
-    carried = f"{rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
+    carried = f"{format_rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
     return f"{carried}{_surprise(view)}"
 
 
@@ -198,28 +184,19 @@ def _change(view: View, sizes: Sizes) -> str:
     before, after = view.part(name).size, _target(sizes, name)
     if told:
         return ", ".join([_move(name, before, after), *told] if before or after else told)
-    if before == after:
-        return _counted(after, "replica")
-    return f"{before} -> {_counted(after, 'replica')}{_price(view, after - before)}"
+    cost, more = view.belief.option.cost_per_replica_hour, after - before
+    if not more:
+        return counted(after, "replica")
+    price = "" if cost is None else f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
+    return f"{before} -> {counted(after, 'replica')}{price}"
 
 
 def _move(accelerator: str, before: int, after: int) -> str:
     return f"{accelerator} stays at {after}" if before == after else f"{accelerator} {before} -> {after}"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else noun + 's'}"
-
-
 def _target(sizes: Sizes, accelerator: str) -> int:
     return next((t.replicas for t in sizes.targets if t.accelerator == accelerator), 0)
-
-
-def _price(view: View, more: int) -> str:
-    cost = view.belief.option.cost_per_replica_hour
-    if cost is None or more == 0:
-        return ""
-    return f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
 
 
 def _switch(view: View) -> tuple[Reason, str]:
@@ -230,11 +207,7 @@ def _switch(view: View) -> tuple[Reason, str]:
     option = view.option(old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR, f"{old.accelerator} is no longer listed"
-    backoff, needed = (
-        view.learned.backoffs.last(option.name),
-        f"the load needs {option.replicas} {option.name} replicas",
-    )
-    if backoff is not None:
+    if backoff := view.learned.backoffs.last(option.name):
         return Reason.ACCELERATOR_UNAVAILABLE, f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives even without load"
@@ -254,7 +227,7 @@ def _on_demand(view: View, sizes: Sizes) -> str:
     """Why some run on the dearer nodes."""
     if not view.chosen.belief.option.spot or not any(_target(sizes, name) for name in view.paired):
         return ""
-    return f"scaling.minOnDemand requires {_counted(view.spec.min_on_demand, 'on-demand replica')}"
+    return f"scaling.minOnDemand requires {counted(view.spec.min_on_demand, 'on-demand replica')}"
 
 
 def _replacements(view: View) -> str:
@@ -309,11 +282,11 @@ def reason_for(view: View, sizes: Sizes) -> Reason:
 
 
 def _steady_reason(view: View, sizes: Sizes) -> Reason:
+    least = view.least
     if not view.seen.fresh:
         return Reason.METRICS_HOLD
-    if view.least.reason is Reason.ACTIVATOR_SILENT and sizes.after == view.least.replicas:
-        return Reason.ACTIVATOR_SILENT
-    return Reason.SCHEDULED_FLOOR if view.schedule_rules and sizes.after == view.least.replicas else Reason.STEADY
+    rules = view.schedule_rules or least.reason is Reason.ACTIVATOR_SILENT
+    return least.reason if rules and sizes.after == least.replicas else Reason.STEADY
 
 
 def _up_reason(view: View, sizes: Sizes) -> Reason:
