@@ -53,12 +53,9 @@ def watch_stalls(
         return memory
     ready = {replica.name for replica in replicas if replica.phase is ReplicaPhase.READY}
     usable = seen.state in (SignalState.FRESH, SignalState.FOREIGN, SignalState.DUPLICATE)
-    retained = {stall.name: stall for stall in memory.each if stall.name in looks_hung or not usable}
-    confirmed = {
-        name: replace(stall, sure=stall.sure or now - stall.since >= timing.scrape_seconds)
-        for name, stall in retained.items()
-        if name in looks_hung
-    }
-    known = {name: Stall(name, now) for name in looks_hung} | retained | confirmed
+    known = {stall.name: stall for stall in memory.each if stall.name in looks_hung or not usable}
+    for name in looks_hung:
+        stall = known.get(name, Stall(name, now))
+        known[name] = replace(stall, sure=stall.sure or now - stall.since >= timing.scrape_seconds)
     stalls = Stalls(tuple(known[name] for name in sorted(ready & known.keys())))
     return replace(stalls, doubted=1 < len(ready) < 2 * len(stalls.found))

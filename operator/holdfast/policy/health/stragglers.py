@@ -50,11 +50,6 @@ class Straggler:
         """Return whether the cooldown after the last straggler is still running."""
         return now - self.last_at < self.quiet_seconds
 
-    @property
-    def ended(self) -> Straggler:
-        """The state with no replica under suspicion."""
-        return replace(self, name="", since=0.0, sure=False)
-
 
 def watch_straggler(
     memory: Straggler, service: ServiceSnapshot, stalls: Stalls, seen: Seen, now: float, timing: Timing
@@ -62,16 +57,17 @@ def watch_straggler(
     """Update the straggler; without fresh metrics no new one is found, and a known one remains."""
     if not memory.name and not service.traffic.lagging:
         return memory
-    comparable = _comparable(service, seen, now)
-    if stalls.found or not _is_homogeneous(service):
-        return memory.ended
+    comparable, ended = _comparable(service, seen, now), replace(memory, name="", since=0.0, sure=False)
+    # In a rollout and with a canary, replicas of one accelerator differ by more than their node.
+    if stalls.found or any(each.rolling_out or each.batching_before is not None for each in service.placements):
+        return ended
     if not seen.fresh:
-        return memory if memory.name in comparable else memory.ended
+        return memory if memory.name in comparable else ended
     lagging = sorted(comparable.intersection(service.traffic.lagging))
     name = next((each for each in (memory.name, memory.last) if each in lagging), "")
     name = name or next((each for each in lagging if not memory.quiet(now)), "")
     if not name:
-        return memory.ended
+        return ended
     continues = name == memory.name and (memory.sure or now - memory.seen_at <= seen.interval_seconds)
     since = memory.since if continues else now
     if now - since < max(timing.scrape_seconds, still_seconds(seen.interval_seconds) - seen.interval_seconds):
@@ -95,8 +91,3 @@ def _comparable(service: ServiceSnapshot, seen: Seen, now: float) -> frozenset[s
     age = 2.0 * still_seconds(seen.interval_seconds)
     old = [each.name for each in ready if each.ready_at is not None and now - each.ready_at >= age]
     return frozenset(old if len(ready) > 1 else ())
-
-
-def _is_homogeneous(service: ServiceSnapshot) -> bool:
-    """Return whether replicas of an accelerator only differ by their node: no rollout and no canary is in progress."""
-    return not any(each.rolling_out or each.batching_before is not None for each in service.placements)
