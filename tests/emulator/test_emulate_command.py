@@ -53,6 +53,18 @@ def test_the_host_follows_from_vllms_flags_and_the_emulators_own() -> None:
     assert host("--front-end-factor=2").front_end == USUAL_FRONT_END.slower(2.0)
 
 
+def test_stages_and_engines_of_data_share_steps_and_have_room_for_more() -> None:
+    alone = set_up(options("--model=Qwen/Qwen3-8B"))
+    several = set_up(options("--model=Qwen/Qwen3-8B", "-dp=2"))
+    assert several.limits.max_num_seqs == 2 * alone.limits.max_num_seqs
+    assert several.limits.max_num_batched_tokens == 2 * alone.limits.max_num_batched_tokens
+    assert several.limits.kv_tokens == 2 * alone.limits.kv_tokens
+    assert several.timer().gpu.step_seconds((), 64, 512.0) == alone.timer().gpu.step_seconds((), 32, 512.0)
+    stages = set_up(options("--model=Qwen/Qwen3-8B", "--pipeline-parallel-size", "2"))
+    assert stages.limits.max_num_seqs == alone.limits.max_num_seqs
+    assert stages.limits.kv_tokens > 2 * alone.limits.kv_tokens
+
+
 def test_flags_of_vllm_without_effect_are_named() -> None:
     given, ignored = parse_options(["serve", "m", "--swap-space=4", "--load-format=dummy", "--port=1"], {})
     assert ignored == ["--swap-space=4", "--load-format=dummy"]

@@ -74,6 +74,13 @@ def test_hardware_arrives_and_replaces_no_pod() -> None:
     assert [option.hardware for option in to_spec(LLMService.parse(LARGEST)).accelerators] == [None, None]
 
 
+def test_parallelism_arrives_and_counts_as_gpus() -> None:
+    ways = {"tensor": 2, "pipeline": 3}
+    told = edited(accelerators=[{"name": "h100", "parallelism": ways}], budget={})
+    (option,) = to_spec(LLMService.parse(told)).accelerators
+    assert (option.gpus_per_replica, option.pipeline, option.data) == (6, 3, 1)
+
+
 def test_what_the_arguments_say_about_memory_and_formats_arrives_per_accelerator() -> None:
     accelerators = [
         {"name": "h100"},

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.render import Objectives
 from holdfast.render.buckets import E2E_SECONDS, TPOT_SECONDS, TTFT_SECONDS, custom_histogram_buckets
+from holdfast.render.container import resources
 from holdfast.render.model import locate_model
+from holdfast.render.pod_template import inputs
 from tests.render.scenes import chat_h100, context, engine, service
 
 SECONDS = st.floats(min_value=1e-3, max_value=86_400.0)
@@ -49,6 +51,19 @@ def test_one_gpu_is_no_tensor_parallelism() -> None:
     assert not [item for item in arguments({}) if "tensor" in item]
     wide = arguments({"accelerators": [{"name": "h100", "count": 8}]})
     assert "--tensor-parallel-size=8" in wide
+
+
+def test_each_way_of_sharing_has_its_flag_and_none_where_it_is_one() -> None:
+    shared = arguments({"accelerators": [{"name": "h100", "parallelism": {"pipeline": 2, "data": 3}}]})
+    assert [item for item in shared if "parallel" in item] == ["--pipeline-parallel-size=2", "--data-parallel-size=3"]
+
+
+def test_a_replica_asks_for_all_its_gpus_and_a_declared_count_changes_no_pod() -> None:
+    ways = {"name": "h100", "parallelism": {"tensor": 4, "data": 2}}
+    left_out, given = (service({"accelerators": [each]}) for each in (ways, {**ways, "count": 8}))
+    (accelerator,) = left_out.spec.accelerators
+    assert resources(left_out.spec, accelerator)["limits"] == {"nvidia.com/gpu": 8}
+    assert inputs(left_out, accelerator) == inputs(given, given.spec.accelerators[0])
 
 
 def test_a_fraction_of_a_second_rounds_the_shutdown_timeout_up() -> None:

@@ -54,6 +54,7 @@ def _edited(place: str, value: object) -> dict[str, Any]:
             "3s",
             "services[0].workload.arrivals: the first step must be at 0s",
         ),
+        ("services.0.spec.accelerators.0.parallelism", {"data": 2}, "remove parallelism.pipeline and parallelism.data"),
         ("services.0.workload.lengths", None, "services[0].workload: lengths are missing"),
         ("services.0.workload.lengths.fixed.outputTokens", 0, "lengths.fixed.outputTokens"),
         ("services.0.initialReplicas", {"b200": 1}, "services[0]: no accelerator 'b200'"),

@@ -63,6 +63,8 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         model=model,
         accelerator=parsed.accelerator,
         tensor_parallel_size=parsed.tensor_parallel_size,
+        pipeline_parallel_size=parsed.pipeline_parallel_size,
+        data_parallel_size=parsed.data_parallel_size,
         quantization=parsed.quantization,
         served_names=tuple(parsed.served_model_name or ()),
         host=parsed.host,
@@ -141,7 +143,11 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 - a pod's address
     engine.add_argument("--port", type=_port, default=8000, help="port to listen on, 0 for any free one")
     engine.add_argument("--api-key", nargs="+", help="API keys that clients must send (VLLM_API_KEY)")
-    engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="number of GPUs of the engine")
+    engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="number of GPUs of each stage")
+    engine.add_argument("--pipeline-parallel-size", "-pp", type=count, default=1, help="number of stages of an engine")
+    engine.add_argument(
+        "--data-parallel-size", "-dp", type=count, default=1, help="number of engines behind the server"
+    )
     engine.add_argument(
         "--quantization", "-q", help="quantization, such as fp8: uses the timing table of the quantized model"
     )

@@ -97,12 +97,14 @@ class EngineKind:
     resource: str
     gpus_per_replica: int
     node_selector: tuple[tuple[str, str], ...]
+    pipeline: int = 1
+    data: int = 1
 
     @classmethod
     def of(cls, spec: ServiceSpec, option: AcceleratorOption) -> EngineKind:
         """A replica of a service on one of its accelerators."""
-        model = spec.model_uri, spec.quantization
-        return cls(*model, option.name, option.resource, option.gpus_per_replica, option.node_selector)
+        model, sharing = (spec.model_uri, spec.quantization), (option.pipeline, option.data)
+        return cls(*model, option.name, option.resource, option.gpus_per_replica, option.node_selector, *sharing)
 
     @property
     def digest(self) -> str:
@@ -112,7 +114,10 @@ class EngineKind:
 
 @lru_cache(maxsize=8192)  # asked of every service at every tick
 def _digest(kind: EngineKind) -> str:
-    return hashlib.sha256(json.dumps(astuple(kind)).encode()).hexdigest()[:12]
+    *facts, pipeline, data = astuple(kind)
+    # Results that were stored before engines had these two keep their digest.
+    sharing = [] if pipeline == data == 1 else [pipeline, data]
+    return hashlib.sha256(json.dumps([*facts, *sharing]).encode()).hexdigest()[:12]
 
 
 @value

@@ -58,7 +58,8 @@ class AcceleratorOption:
     """One candidate for placement, in the order the user listed them.
 
     `revision` changes with the model, image and arguments of its engines, which determine a replica's capacity. `pods`
-    changes with every pod field that the user sets, which determine where a replica can run. `hardware` is what the
+    changes with every pod field that the user sets, which determine where a replica can run. `pipeline` stages and
+    `data` engines share the GPUs; what remains computes each layer together (tensor parallel). `hardware` is what the
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
     are what the arguments of its engines say; None is vLLM's default, or what the service says. `facts` are what its
     engines report; nothing in a spec.
@@ -79,6 +80,8 @@ class AcceleratorOption:
     kv_cache_dtype: str | None = None
     quantization: str | None = None
     facts: EngineFacts = EngineFacts()
+    pipeline: int = 1
+    data: int = 1
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -10,7 +10,7 @@ from holdfast.emulator.client_reports import ClientReports
 from holdfast.emulator.families import cache_config
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.emulator.metrics import EngineMetrics
-from holdfast.enginemodel.enginetimer import EngineTimer
+from holdfast.enginemodel.enginetimer import EngineTimer, SharedTimer
 from holdfast.enginemodel.host import (
     ASYNCHRONOUS,
     NO_FRONT_END,
@@ -45,7 +45,8 @@ class EmulatorOptions:
     """Flags of `holdfast emulate`; None leaves vLLM's default for the model and accelerator.
 
     `speed` divides every step. `host_factor` makes the engine's host slower, 0 takes it away; `front_end_factor` does
-    so with what a usual API server adds. `engine_host` stands in for the usual host with all its facts.
+    so with what a usual API server adds. Stages and data-parallel engines are emulated as one engine that shares each
+    step among them. `engine_host` stands in for the usual host with all its facts.
     `cold_start_seconds` pass before the server listens, `connection_close_share` of the answers end their connection,
     all of them once `drain_file` is there. `replica` names this engine in a header of every answer. `engine_limits` are
     the files in which the fast loop finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and
@@ -55,6 +56,8 @@ class EmulatorOptions:
     model: str
     accelerator: str = "h100"
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     quantization: str | None = None
     served_names: tuple[str, ...] = ()
     host: str = "0.0.0.0"  # noqa: S104 - an engine serves its pod's address
@@ -110,7 +113,8 @@ class EngineSetup:
 
     def timer(self) -> EngineTimer:
         """Step times with the host that the options ask for."""
-        return self.prior.timer.with_host(self.options.engine_host or self._host())
+        timer = self.prior.timer.with_host(self.options.engine_host or self._host())
+        return replace(timer, gpu=SharedTimer(timer.gpu, self.prior.engines)) if self.prior.engines > 1 else timer
 
     def _host(self) -> Host:
         options, usual = self.options, self.prior.host
@@ -144,7 +148,7 @@ class EngineSetup:
             # vLLM takes it from the checkpoint, which is not there, as is the shape of the model.
             "quantization": options.quantization or "",
             "tensor_parallel": str(options.tensor_parallel_size),
-            "pipeline_parallel": "1",
+            "pipeline_parallel": str(options.pipeline_parallel_size),
             "graph_edge": "" if edge is None else str(edge),
             "speculative_tokens": "0",
             "model_shape": "",
@@ -155,22 +159,31 @@ class EngineSetup:
         return 0 if graphs.mode is GraphMode.NONE else graphs.edge
 
     def metrics(self, created_at: float) -> EngineMetrics:
-        labels = cache_config(self.limits.kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)
+        kv_tokens = self.limits.kv_tokens // self.options.data_parallel_size
+        labels = cache_config(kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)
         return EngineMetrics(self.options.names[0], self.max_model_len, created_at, labels, self.options.custom_buckets)
 
 
 def set_up(options: EmulatorOptions) -> EngineSetup:
     """Fill in defaults and refuse what vLLM refuses."""
-    prior = engine_prior(options.model, options.accelerator, None, options.tensor_parallel_size, options.quantization)
-    kv_tokens = prior.kv_tokens if options.kv_tokens is None else options.kv_tokens
+    prior = engine_prior(
+        options.model,
+        options.accelerator,
+        None,
+        options.tensor_parallel_size,
+        options.quantization,
+        pipeline=options.pipeline_parallel_size,
+        data=options.data_parallel_size,
+    )
+    kv_tokens = prior.engines * prior.kv_tokens if options.kv_tokens is None else options.kv_tokens
     if kv_tokens < BLOCK_TOKENS:
         raise BadOptions(
             f"--model {options.model}: its weights leave no KV cache on {options.tensor_parallel_size} x "
             f"{options.accelerator}; raise --tensor-parallel-size or use a larger --accelerator"
         )
     limits = SchedulerLimits(
-        max_num_seqs=options.max_num_seqs or prior.max_num_seqs_default,
-        max_num_batched_tokens=options.max_num_batched_tokens or prior.max_num_batched_tokens_default,
+        max_num_seqs=prior.data * (options.max_num_seqs or prior.max_num_seqs_default),
+        max_num_batched_tokens=prior.engines * (options.max_num_batched_tokens or prior.max_num_batched_tokens_default),
         kv_tokens=kv_tokens,
         max_num_active_seqs=options.max_num_active_seqs,
         max_num_queued_reqs=options.max_num_queued_reqs,

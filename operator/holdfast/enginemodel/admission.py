@@ -35,12 +35,14 @@ TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
 def prior_tokens(prior: EnginePrior, limits: BatchLimits, slo: Slo, mix: LengthMix = TYPICAL_MIX) -> int | None:
     """The cap on queued prompt tokens of a prior's engine; None where it cannot meet the objectives even alone.
 
+    Each API server has the cap, and vLLM starts one for each data-parallel engine: what a pipeline adds is its own.
+
     Two digits, because that is what a prior is good for.
     """
     point = working_point(prior.timer, mix, limits, prior.kv_tokens, slo, start=prior.law)
     if not point.capacity.feasible:
         return None
-    tokens = queued_tokens(point, mix, limits, prior.kv_tokens, slo)
+    tokens = prior.pipeline * queued_tokens(point, mix, limits, prior.kv_tokens, slo)
     return _two_digits(tokens) if math.isfinite(tokens) and tokens >= 1.0 else None
 
 

@@ -47,6 +47,26 @@ class EngineTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedTimer:
+    """So many engines that take a step together, each with its share: it takes as long as the longest one."""
+
+    timer: StepTimer
+    engines: int
+
+    def step_seconds(self, chunks: Sequence[Chunk], decodes: int, mean_kv: float) -> float:
+        """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
+        dealt = {
+            (tuple(chunks[place :: self.engines]), (decodes + self.engines - 1 - place) // self.engines)
+            for place in range(self.engines)
+        }
+        return max(self.timer.step_seconds(own, count, mean_kv) for own, count in dealt)
+
+    def parted(self, fixed: float, prompt: float) -> SharedTimer:
+        """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
+        return SharedTimer(cast(PartedTimer, self.timer).parted(fixed, prompt), self.engines)
+
+
+@dataclass(frozen=True, slots=True)
 class SlowedTimer:
     """An engine whose every step takes `factor` times as long."""
 

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, Hardware
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.catalog import (
     GENERIC_ACCELERATOR,
     GIB,
@@ -65,8 +66,14 @@ Source: docs/designs/0021-refutable-belief.md.
 
 @dataclass(frozen=True, slots=True)
 class EnginePrior:
-    """One replica: the step law of its GPU (and table where there is one), its host, its KV cache in tokens, and vLLM's
+    """One engine: the step law of its GPU (and table where there is one), its host, its KV cache in tokens, and vLLM's
     own batching defaults.
+
+    A replica is `data` engines, and a pipeline is modelled as `pipeline` more of each. A token passes all stages, so a
+    step takes as long as on the GPUs of one stage with all layers, and each stage meanwhile works on another
+    micro-batch. So a micro-batch is an engine with that step law, its share of the sequences and of the KV cache, and
+    all tokens of a step, which vLLM's scheduler counts per micro-batch. Not modelled: transfers between stages,
+    micro-batches of unequal size, and requests that a shared queue gives to whichever engine is free.
 
     `kv_tokens` is 0 where the weights of a known model do not fit into the memory. `unknown_model` and
     `unknown_accelerator` say which of the two was guessed when `source` is UNKNOWN.
@@ -82,6 +89,19 @@ class EnginePrior:
     confidence: float
     unknown_model: bool = False
     unknown_accelerator: bool = False
+    pipeline: int = 1
+    data: int = 1
+
+    @property
+    def engines(self) -> int:
+        """How many such engines a replica is."""
+        return self.pipeline * self.data
+
+    def limits(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> BatchLimits:
+        """The limits of this engine by those that vLLM was started with, None for its defaults."""
+        sequences = max_num_seqs or self.max_num_seqs_default
+        tokens = max_num_batched_tokens or self.max_num_batched_tokens_default
+        return BatchLimits(max(1, sequences // self.pipeline), tokens)
 
     @property
     def gpu(self) -> StepTimer:
@@ -98,30 +118,34 @@ def engine_prior(
     model_uri: str,
     accelerator_name: str,
     node_selector: Mapping[str, str] | None = None,
-    gpu_count: int = 1,
+    tensor: int = 1,
     quantization: str | None = None,
     memory_utilization: float = MEMORY_UTILIZATION,
     *,
     resource: str = "",
     hardware: AcceleratorShape | None = None,
     kv_cache_dtype: str | None = None,
+    pipeline: int = 1,
+    data: int = 1,
     facts: EngineFacts = NOTHING_REPORTED,
 ) -> EnginePrior:
-    """The prior of a model on `gpu_count` GPUs (tensor parallel); whatever is unknown is guessed and said so.
+    """The prior of a model on `tensor` x `pipeline` x `data` GPUs; whatever is unknown is guessed and said so.
 
     `hardware` describes one GPU and overrides what name, labels and resource say. `facts` are what such an engine
-    reports; they override everything else about it.
+    reports; they override everything else about it but a declared pipeline or several engines.
     """
     known_model = find_model(model_uri, quantization, kv_cache_dtype, facts)
     known_accelerator = hardware or find_accelerator(accelerator_name, node_selector, resource)
     prior = _prior(
         known_model or assumed_model(model_uri, quantization, kv_cache_dtype, facts),
         known_accelerator or GENERIC_ACCELERATOR,
-        facts.parallel_gpus or max(1, gpu_count),
+        tensor if pipeline * data > 1 else facts.parallel_gpus or max(1, tensor),
+        pipeline,
         (known_model is None, known_accelerator is None),
         memory_utilization,
     )
-    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens))
+    prior = replace(prior, data=data)
+    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens) // pipeline)
 
 
 @lru_cache(maxsize=8192)  # asked of every service at every tick
@@ -138,12 +162,14 @@ def option_prior(
         model_uri,
         option.name,
         dict(option.node_selector),
-        option.gpus_per_replica,
+        max(1, option.gpus_per_replica // (option.pipeline * option.data)),
         option.quantization or quantization,
         next(share for share in shares if share is not None),
         resource=option.resource,
         hardware=_declared(option.hardware),
         kv_cache_dtype=option.kv_cache_dtype,
+        pipeline=option.pipeline,
+        data=option.data,
         facts=option.facts,
     )
 
@@ -170,13 +196,14 @@ def _prior(
     model: ModelShape,
     accelerator: AcceleratorShape,
     gpus: int,
+    pipeline: int,
     unknown: tuple[bool, bool],
     memory_utilization: float,
 ) -> EnginePrior:
     known = not any(unknown)
     table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
-    kv_tokens = _kv_tokens(model, accelerator, gpus, table, memory_utilization)
+    kv_tokens = _kv_tokens(model, accelerator, (gpus, pipeline), table, memory_utilization)
     sequences, tokens = default_max_num_seqs(accelerator), default_max_num_batched_tokens(accelerator)
     largest = 2 * CAPTURE_EDGE if accelerator.system.startswith(BLACKWELL) else CAPTURE_EDGE
     return EnginePrior(
@@ -190,6 +217,7 @@ def _prior(
         confidence=CONFIDENCE[source],
         unknown_model=unknown[0],
         unknown_accelerator=unknown[1],
+        pipeline=pipeline,
     )
 
 
@@ -203,10 +231,19 @@ def _plausible_table(model: ModelShape, accelerator: AcceleratorShape, gpus: int
 
 
 def _kv_tokens(
-    model: ModelShape, accelerator: AcceleratorShape, gpus: int, table: StepTable | None, memory_utilization: float
+    model: ModelShape,
+    accelerator: AcceleratorShape,
+    ways: tuple[int, int],
+    table: StepTable | None,
+    memory_utilization: float,
 ) -> int:
-    """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit."""
-    weights = table.weights_bytes if table else model.parameters * model.weight_bytes / gpus
+    """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit.
+
+    `ways` are the GPUs of a stage, and the stages: each has its share of the weights, and of each token's cache. The
+    tokens are divided among as many micro-batches, so that they are as many as one stage with all layers would hold.
+    """
+    gpus, stages = ways
+    weights = (table.weights_bytes if table else model.parameters * model.weight_bytes / gpus) / stages
     # The table of Qwen3-32B-FP8 was made with an FP8 cache, which the checkpoint does not ask for.
     per_token = max(table.kv_bytes_per_token if table else 0.0, model.kv_bytes_per_gpu(gpus))
     free = accelerator.memory_bytes * memory_utilization - weights - RUNTIME_BYTES

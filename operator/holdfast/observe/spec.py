@@ -73,6 +73,8 @@ def _option(service: LLMService, accelerator: llmservice.Accelerator) -> Acceler
         name=accelerator.name,
         resource=accelerator.resource,
         gpus_per_replica=accelerator.count,
+        pipeline=accelerator.sharing.pipeline,
+        data=accelerator.sharing.data,
         cost_per_gpu_hour=accelerator.cost_per_hour,
         max_replicas=accelerator.max,
         node_selector=tuple(sorted(accelerator.node_selector.items())),

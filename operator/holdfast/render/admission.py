@@ -5,9 +5,7 @@ from __future__ import annotations
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
-from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior
 from holdfast.render.context import Deployed
 from holdfast.render.names import METRIC_REVISION_LABEL
 from holdfast.render.pod_template import inputs, revision
@@ -32,7 +30,9 @@ def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthM
     limit of a guess: an engine without a limit collects a queue that never drains, and a wrong one is corrected.
     """
     prior = declared_prior(service, accelerator)
-    return prior_tokens(prior, _limits(service, prior), _objectives(service), mix)
+    batching = service.spec.batching
+    limits = prior.limits(batching.max_num_seqs, batching.max_num_batched_tokens)
+    return prior_tokens(prior, limits, _objectives(service), mix)
 
 
 def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator) -> bool:
@@ -43,11 +43,3 @@ def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator)
 def _objectives(service: LLMService) -> Slo:
     slo = service.spec.slo
     return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)
-
-
-def _limits(service: LLMService, prior: EnginePrior) -> BatchLimits:
-    batching = service.spec.batching
-    return BatchLimits(
-        batching.max_num_seqs or prior.max_num_seqs_default,
-        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
-    )

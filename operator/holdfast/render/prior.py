@@ -15,12 +15,14 @@ def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior
         service.spec.model.uri,
         accelerator.name,
         accelerator.node_selector,
-        accelerator.count,
+        accelerator.sharing.tensor,
         settings.quantization or service.spec.model.quantization,
         MEMORY_UTILIZATION if settings.memory_utilization is None else settings.memory_utilization,
         resource=accelerator.resource,
         hardware=_declared(accelerator.hardware),
         kv_cache_dtype=settings.kv_cache_dtype,
+        pipeline=accelerator.sharing.pipeline,
+        data=accelerator.sharing.data,
     )
 
 

@@ -82,12 +82,22 @@ SHORT = Horizon(0.0, REQUESTS, 0.0)
 
 
 class Bench:
-    """The same requests at any rate: Poisson moments at one per second, stretched."""
+    """The same requests at any rate of a replica: Poisson moments at one per second, stretched.
+
+    Each of the replica's `engines` has its share of them.
+    """
 
     def __init__(
-        self, kind: EngineSpec, slo: Slo, lengths: LengthPairs, draws: int = DRAWS, horizon: Horizon = SHORT
+        self,
+        kind: EngineSpec,
+        slo: Slo,
+        lengths: LengthPairs,
+        draws: int = DRAWS,
+        horizon: Horizon = SHORT,
+        engines: int = 1,
     ) -> None:
         self._kind = kind
+        self._engines = engines
         self._slo = slo
         self._lengths = lengths
         self._horizon = horizon
@@ -99,9 +109,10 @@ class Bench:
 
     def spread_attainment(self, rate_rps: float, replicas: int) -> float:
         """Good share where a plain Service spreads the requests: each connection meets a replica at random."""
-        count = self._horizon.spread_requests(rate_rps, replicas)
+        engines = self._engines * replicas
+        count = self._horizon.spread_requests(rate_rps, engines)
         samples = (sample_of(self._lengths, seed, count) for seed in range(len(self._samples)))
-        runs = (_counted(self._kind, self._slo, sample, rate_rps, replicas, Routing()) for sample in samples)
+        runs = (_counted(self._kind, self._slo, sample, rate_rps, engines, Routing()) for sample in samples)
         return float(np.mean([good(run, self._slo).mean() for run in runs]))
 
     def rate(self, guess_rps: float) -> SimulatedRate:
@@ -135,7 +146,8 @@ class Bench:
         return float(good(self._run(sample, rate), self._slo).mean())
 
     def _run(self, sample: Workload, rate: float) -> state_arrays.Records:
-        """The counted requests of one replica's trial."""
+        """The counted requests of one engine's trial."""
+        rate /= self._engines
         return _counted(self._kind, self._slo, _first(sample, self._horizon.requests(rate)), rate)
 
 

@@ -54,6 +54,11 @@ def _with_table(spec: ServiceSpec, gpus: int) -> str:
 def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEntry, admission: bool) -> EngineSpec:
     """A replica as it really is in the twin: the step table of model and system, and vLLM's limits."""
     spec = each.spec if entry.model is None else replace(each.spec, model_uri=entry.model, quantization=None)
+    if option.pipeline * option.data > 1:
+        raise BadInput(
+            f"services: accelerator {option.name}: replicas have one engine without stages in the twin; remove "
+            "parallelism.pipeline and parallelism.data, or run holdfast plan"
+        )
     gpus, memory = option.gpus_per_replica, entry.share * MEMORY_UTILIZATION
     prior = engine_prior(spec.model_uri, entry.system, None, gpus, spec.quantization, memory)
     table = prior.table

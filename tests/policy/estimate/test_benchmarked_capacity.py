@@ -26,6 +26,15 @@ MODEL = StepLawModel()
 NOTHING = judge(no_traffic(SignalState.ABSENT))
 
 
+def test_engines_that_share_their_gpus_in_another_way_are_of_another_kind() -> None:
+    spec = service().spec
+    ways = (
+        replace(spec.accelerators[0], gpus_per_replica=4, pipeline=pipeline, data=data)
+        for pipeline, data in ((1, 1), (2, 1), (1, 2))
+    )
+    assert len({EngineKind.of(spec, way).digest for way in ways}) == 3
+
+
 def measured(rate: float = 3.0, spec: ServiceSpec = CHAT.spec, **changes: object) -> Measured:
     """A sweep of one replica with prompts of 600 and answers of 100 tokens."""
     found = Measured(

@@ -52,6 +52,28 @@ def test_a_slower_engine_never_carries_more(
     assert slower.rate_rps * TOLERANCE <= faster.rate_rps or not slower.feasible
 
 
+def sharing(gpus: int, pipeline: int = 1, data: int = 1) -> float:
+    option = AcceleratorOption("h100", gpus_per_replica=gpus, pipeline=pipeline, data=data)
+    return MODEL.rate(spec("Qwen/Qwen3-32B"), option, CHAT, 1.0).rate_rps
+
+
+def test_engines_of_data_carry_as_much_as_replicas_of_one() -> None:
+    assert sharing(8, data=4) == pytest.approx(4.0 * sharing(2))
+
+
+def test_a_pipeline_carries_more_than_a_stage_and_no_more_than_its_stages_as_engines() -> None:
+    assert sharing(2) < sharing(4, pipeline=2)
+    roomy = AcceleratorOption("h200", gpus_per_replica=2, pipeline=2)
+    alone = MODEL.rate(spec(), replace(roomy, gpus_per_replica=1, pipeline=1), CHAT, 1.0).rate_rps
+    assert alone < MODEL.rate(spec(), roomy, CHAT, 1.0).rate_rps <= 2.1 * alone
+
+
+def test_steps_of_overlapping_micro_batches_are_not_compared_with_the_law() -> None:
+    option = AcceleratorOption("h100", gpus_per_replica=2, pipeline=2)
+    assert MODEL.law(spec(), option, CHAT, 1.0, 3.0) is None
+    assert MODEL.law(spec(), replace(option, pipeline=1, data=2), CHAT, 1.0, 3.0) is not None
+
+
 def drafting(option: AcceleratorOption, accepted: float | None) -> AcceleratorOption:
     return replace(option, facts=EngineFacts(accepted_drafts=accepted))
 

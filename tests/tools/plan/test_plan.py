@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import tracemalloc
@@ -126,6 +127,24 @@ def test_a_plan_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFix
     assert 0.5 * sizes[-1] * offer["saturation_rps"] >= 90.0
     assert 0.7 * offer["safe_replicas"] * offer["saturation_rps"] >= 90.0
     assert offer["tokens_per_dollar"] == pytest.approx(1e6 / offer["cost_per_million_tokens"])
+
+
+def test_a_replica_of_several_engines_carries_as_much_as_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "-f", str(_manifest(tmp_path)), "--rate", "90", "--prompt-tokens", "500", "--output-tokens", "50"]
+    offers = []
+    for ways in ({}, {"parallelism": {"data": 2}}):
+        body = yaml.safe_load(_manifest(tmp_path).read_text())
+        body["spec"]["accelerators"][0].update(ways)
+        (tmp_path / "service.yaml").write_text(yaml.safe_dump(body))
+        assert main([*words, "--json"]) == 0
+        offers.append(json.loads(capsys.readouterr().out)["offers"][0])
+    alone, double = offers
+    assert double["saturation_rps"] == pytest.approx(2.0 * alone["saturation_rps"])
+    assert double["simulated"]["rate_rps"] == pytest.approx(2.0 * alone["simulated"]["rate_rps"], rel=0.05)
+    assert double["replicas"] == math.ceil(alone["replicas"] / 2)
+    assert double["front"][0]["gpus"] == 2 * double["front"][0]["replicas"]
 
 
 def _planned(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, tpot: str = "50ms") -> list[dict[str, Any]]:

@@ -135,6 +135,7 @@ def _measured(
     spec: ServiceSpec, belief: Belief, mix: LengthMix, evidence: StepEvidence, model: EngineModel
 ) -> tuple[float, float] | None:
     """Return the logarithm of (steps / the prior's steps), and its deviation; None without evidence."""
+    evidence = replace(evidence, begun_rps=evidence.begun_rps / belief.engine.data)  # each engine has its share
     steps = evidence.steps
     summed = steps is not None and steps.steps >= LEAST_STEPS
     # The plugin uses the slack that TPOT has: the mean TPOT is its choice, and no measure of step times.

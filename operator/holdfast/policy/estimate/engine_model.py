@@ -76,7 +76,7 @@ class EngineModel(Protocol):
     def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> StepLaw | None:
-        """Return the step law at this rate, without the slowness; the rate sets the operating point."""
+        """Return the step law of an engine at this rate, without the slowness; the rate sets the operating point."""
         ...
 
     def best_limits(
@@ -97,7 +97,7 @@ class StepLawModel:
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
         point = _point(prior, spec.batching, _in_steps(mix, option), _rescaled(spec.slo, option, stretch))
-        found, rate = point.capacity, point.capacity.serving_rps / stretch
+        found, rate = point.capacity, prior.engines * point.capacity.serving_rps / stretch
         sound = 0.0 < rate < math.inf
         return ReplicaRate(
             rate if sound else 0.0,
@@ -113,9 +113,10 @@ class StepLawModel:
     def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> StepLaw | None:
-        if not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
-            return None
         prior, mix = _prior(spec, option), _in_steps(mix, option)
+        # The results of a pipeline's overlapping micro-batches do not tell how long one of them takes.
+        if prior.pipeline > 1 or not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
+            return None
         return _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
 
     def best_limits(
@@ -257,10 +258,7 @@ def _prior(spec: ServiceSpec, option: AcceleratorOption) -> EnginePrior:
 
 
 def _limits(prior: EnginePrior, batching: BatchingLimits) -> BatchLimits:
-    return BatchLimits(
-        batching.max_num_seqs or prior.max_num_seqs_default,
-        batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
-    )
+    return prior.limits(batching.max_num_seqs, batching.max_num_batched_tokens)
 
 
 @lru_cache(maxsize=8192)

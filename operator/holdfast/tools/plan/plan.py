@@ -124,12 +124,9 @@ def _choices(
     room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
     most = min(room, spec.max_model_len or room)
     held = fitting(lengths, most)
-    start = BatchLimits(
-        spec.batching.max_num_seqs or prior.max_num_seqs_default,
-        spec.batching.max_num_batched_tokens or prior.max_num_batched_tokens_default,
-    )
+    start = prior.limits(spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
     refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
-    told = ruled_out(spec, option, room)
+    told = ruled_out(spec, option, prior.pipeline * room)
     if not told and 1.0 - refused < spec.slo.objective:
         told = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
     if told:
@@ -169,32 +166,33 @@ def _offer(
     limits = SchedulerLimits(found.limits.max_num_seqs, found.limits.max_num_batched_tokens, prior.kv_tokens)
     kind, served = EngineSpec(prior.timer, limits), 1.0 - load.refused_share
     full = saturation(kind, load.held)
-    saturated = full.rate_rps / served
-    bench = Bench(kind, spec.slo, load.lengths, LONG_DRAWS, full.horizon)
+    per_engine = served / prior.engines
+    saturated = full.rate_rps / per_engine
+    bench = Bench(kind, spec.slo, load.lengths, LONG_DRAWS, full.horizon, prior.engines)
     engine = Engine(found.point.law, load.mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
-    guess = found.rate_rps / served or TRICKLE * saturated
+    guess = found.rate_rps / per_engine or TRICKLE * saturated
     carried = bench.rate_below(saturated, min(guess, NEARLY * saturated))
     offer = Offer(
         accelerator=option.name,
         default_batching=default,
-        limits=found.limits,
+        limits=replace(found.limits, max_num_seqs=found.limits.max_num_seqs * prior.pipeline),
         source=str(prior.source),
-        formula_rps=found.rate_rps / served,
+        formula_rps=found.rate_rps / per_engine,
         simulated=carried,
         bound_by=str(found.point.capacity.bound_by),
-        memory_bound=_memory_bound(engine, carried.rate_rps * served or 0.5 * engine.most_rate),
+        memory_bound=_memory_bound(engine, carried.rate_rps * per_engine or 0.5 * engine.most_rate),
         saturation_rps=saturated,
         refused_share=load.refused_share,
     )
     spread = partial(bench.spread_attainment, load.rate_rps)
     if load.recorded is not None:
-        spread = partial(_recorded_attainment, kind, spec.slo, load.recorded)
+        spread = partial(_recorded_attainment, kind, spec.slo, load.recorded, prior.engines)
     return _Sized(_sized(offer, bench, option, load, spec), partial(dollars, spec, option), spread)
 
 
-def _recorded_attainment(kind: EngineSpec, slo: Slo, recorded: Workload, replicas: int) -> float:
-    """Good share of requests as they came, where each connection meets a replica at random."""
-    return float(good(played(kind, slo, recorded, replicas, Routing()), slo).mean())
+def _recorded_attainment(kind: EngineSpec, slo: Slo, recorded: Workload, engines: int, replicas: int) -> float:
+    """Good share of requests as they came, where each connection meets an engine of a replica at random."""
+    return float(good(played(kind, slo, recorded, engines * replicas, Routing()), slo).mean())
 
 
 def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _PlannedLoad, spec: ServiceSpec) -> Offer:
