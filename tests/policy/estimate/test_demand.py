@@ -17,7 +17,7 @@ from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.health.replicas import Group, group_replicas
 from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
-from holdfast.policy.transition.removal_order import removal_order
+from holdfast.policy.transition.sizes import removal_order
 from tests.builders import NOW, ServiceView, accelerator, node, replicas, service
 
 SETTINGS = PolicySettings()

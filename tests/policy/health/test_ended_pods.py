@@ -31,7 +31,7 @@ from tests.builders import (
 )
 from tests.policy.fluid import FixedRates
 
-MODEL = FixedRates({"h100": 8.9, "l40s": 3.0})
+MODEL = FixedRates({"h100": 8.9, "h100-spot": 8.9, "l40s": 3.0})
 H100 = accelerator("h100", cost_per_gpu_hour=2.95)
 L40S = accelerator("l40s", cost_per_gpu_hour=1.2, resource="other.com/gpu")
 ONE = service().with_accelerators(H100)
@@ -53,7 +53,7 @@ def message(decision: Decision, kind: str) -> str:
 
 @dataclass
 class World:
-    """Pods on h100 end `lived` seconds after they were made, `serving` of them never; those on l40s are ready at once.
+    """Pods on h100 end `lived` seconds after they were made, `serving` of them never; all others are ready at once.
 
     A ReplicaSet makes the next one at once, as long as the Deployment is larger than the pods that run.
     """
@@ -93,7 +93,8 @@ class World:
             Replica(f"h100-{slot}", "h100", ReplicaPhase.STARTING, self.made_at[slot], self.made_at[slot])
             for slot in lasting
         ]
-        return (*ready, *starting, *replicas(self.sizes.get("l40s", 0), on="l40s"))
+        others = [pod for name, size in self.sizes.items() if name != "h100" for pod in replicas(size, on=name)]
+        return (*ready, *starting, *others)
 
     def _decide(self) -> Decision:
         pods, rate = self._pods(), self.rate_rps
@@ -233,6 +234,16 @@ def test_a_pinned_size_makes_no_flood_either() -> None:
     assert world.most_within_ten_minutes <= MOST_ENDED
     assert condition(told[10.0], "Ready") == (False, "PodEnded")
     assert condition(told[10.0], "ScalingActive")[1] == "Pinned"
+
+
+def test_on_demand_replicas_beside_spot_ones_make_no_flood_either() -> None:
+    spot = replace(accelerator("h100-spot", cost_per_gpu_hour=1.0), spot=True)
+    both = service().with_accelerators(spot, H100).with_on_demand(2).with_replicas_between(3, 9)
+    world = World(both, rate_rps=5.0, sizes={"h100": 2, "h100-spot": 1})
+    told = dict(world.run(1200.0))
+    assert world.most_within_ten_minutes <= MOST_ENDED
+    assert sizes(told[60.0])["h100-spot"] >= 1
+    assert "h100 pods end before they serve" in told[60.0].verdict.message
 
 
 def test_a_restart_of_the_operator_adds_no_flood() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.value import value
@@ -14,12 +15,14 @@ from holdfast.policy.estimate.demand import affordable_replicas
 class Allowance:
     """Most replicas, and most dollars per hour; None without a budget.
 
-    `prices` are dollars per replica and hour. An accelerator without a price costs nothing here.
+    `prices` are dollars per replica and hour. An accelerator without a price costs nothing here. Where pods end before
+    they serve, only the `lasting` replicas of their accelerator are allowed.
     """
 
     replicas: int
     dollars_per_hour: float | None
     prices: Mapping[str, float]
+    lasting: Mapping[str, int] = field(default_factory=dict)
 
     def cost(self, sizes: Mapping[str, int]) -> float:
         """Return the dollars per hour of these replicas."""
@@ -39,8 +42,9 @@ class Allowance:
 
     def more(self, accelerator: str, existing: Mapping[str, int]) -> int:
         """Return the most replicas of an accelerator that are allowed in addition to the `existing` replicas."""
-        room, money, price = self.replicas - sum(existing.values()), self.left(existing), self.price(accelerator)
-        return max(0, min(room, affordable_replicas(money, price) if price > 0.0 else room))
+        own = self.lasting.get(accelerator, self.replicas) - existing.get(accelerator, 0)
+        paid = affordable_replicas(self.left(existing), self.price(accelerator))
+        return max(0, min(self.replicas - sum(existing.values()), own, paid))
 
 
 def allowance(spec: ServiceSpec) -> Allowance:

@@ -54,9 +54,13 @@ class Migration:
         return sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
 
     @property
-    def waits(self) -> bool:
-        """Whether a target was requested that does not serve yet."""
-        return any(group.size > len(group.ready) for group in self.targets)
+    def may_stay(self) -> dict[str, int]:
+        """Sources that may stay: of forbidden accelerators those that serve."""
+        found = {}
+        for group in self.sources:
+            useful = len(group.ready) if group.accelerator in self.forbidden else group.useful
+            found[group.accelerator] = min(useful, self.allowance.lasting.get(group.accelerator, useful))
+        return found
 
     def served_with(self, kept: Mapping[str, int]) -> int:
         """Return the replicas that serve if so many sources stay."""
@@ -65,9 +69,8 @@ class Migration:
 
     def on_demand_with(self, kept: Mapping[str, int]) -> int:
         """Return how many of these are not on spot nodes."""
-        found = (group for group in self.sources if group.accelerator in self.regular)
-        serving = sum(count for name, count in self.serving.items() if name in self.regular)
-        return serving + sum(min(kept[group.accelerator], len(group.ready)) for group in found)
+        targets, sources = ([g for g in each if g.accelerator in self.regular] for each in (self.targets, self.sources))
+        return replace(self, targets=targets, sources=sources).served_with(kept)
 
     def has_room(self, kept: Mapping[str, int]) -> bool:
         """Return whether another target may run beside so many sources and the targets that there are."""
@@ -83,16 +86,12 @@ class Migration:
 
 def staying(migration: Migration) -> dict[str, int]:
     """Return how many sources of each accelerator stay for now."""
-    kept = {group.accelerator: _may_stay(migration, group) for group in migration.sources}
+    kept = migration.may_stay
     if not migration.lacking:
         return _for_on_demand(migration, kept)
     while fewer := _one_less(migration, kept):
         kept = fewer
     return kept
-
-
-def _may_stay(migration: Migration, group: Group) -> int:
-    return len(group.ready) if group.accelerator in migration.forbidden else group.useful
 
 
 def _for_on_demand(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
@@ -107,7 +106,8 @@ def _for_on_demand(migration: Migration, kept: Mapping[str, int]) -> dict[str, i
 def _one_less(migration: Migration, kept: Mapping[str, int]) -> dict[str, int] | None:
     """One source less, where no target could start beside them and none is on its way, or where it stands for none."""
     spare = migration.stand_ins_only and sum(kept.values()) > migration.lacking
-    if not spare and (migration.waits or not migration.in_turn or migration.has_room(kept)):
+    comes = any(group.size > len(group.ready) for group in migration.targets)
+    if not spare and (comes or not migration.in_turn or migration.has_room(kept)):
         return None
     ones = [{**kept, name: count - 1} for name, count in kept.items() if count > 0]
     fewer = [each for each in ones if migration.may_go(kept, each)]

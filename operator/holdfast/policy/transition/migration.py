@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.policy.health.replicas import Group, group_on
@@ -14,83 +14,63 @@ from holdfast.policy.view import View
 
 
 def next_sizes(view: View, migration: Migration) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the next sizes of all accelerators, and how many sources stay among them.
-
-    None that serves goes while metrics are in doubt, and none by choice during a rollout.
-    """
-    kept = {name: view.bounded(name, count) for name, count in _staying(view, migration).items()}
-    sizes = growing(migration, kept)
-    return {group.accelerator: 0 for group in view.groups if group.exists} | sizes, kept
+    """Return the next sizes of all accelerators, and how many sources stay among them."""
+    kept = _staying(view, migration)
+    return {group.accelerator: 0 for group in view.groups if group.exists} | growing(migration, kept), kept
 
 
 def _staying(view: View, migration: Migration) -> dict[str, int]:
+    """None that serves goes while metrics are in doubt, and none by choice during a rollout."""
     if not all(group.observed for group in view.groups):
         return {group.accelerator: group.size for group in migration.sources}
     by_choice = (group for group in migration.sources if group.accelerator not in migration.forbidden)
     in_doubt = view.ready and not view.seen.fresh and view.spec.pinned_replicas is None
     if in_doubt or any(group.rolling_out for group in by_choice):
-        return {group.accelerator: group.useful for group in migration.sources}
+        return replace(migration, forbidden=frozenset()).may_stay
     return _freed_slot(view, migration, staying(migration))
 
 
-def chosen_migration(view: View, goal: Mapping[str, int]) -> Migration:
-    """Return what moves to the chosen accelerator and its pair, as far as the demand needs them."""
-    rest = [group for group in _with_laggard(view, view.groups, apart_from=goal) if not _is_vain(view, group)]
-    targets, sources = _halves([*rest, *(group_on(view.groups, name) for name in goal)], goal)
+def migration_to(view: View, goal: Mapping[str, int], pinned: bool = False) -> Migration:
+    """Return what moves to the accelerators of the goal, as far as the demand needs them, or all of a pinned size.
+
+    Of a pinned size no more sources stay than targets lack, and none that does not serve.
+    """
+    others = [group for group in view.groups if group.exists and group.accelerator not in goal]
+    if view.learned.straggler.sure:  # it answers, and need not go before the others do
+        others = [replace(group, ready=group.ready + group.ailing, ailing=()) for group in others]
+    # One of which nothing serves, and nothing is about to, stands in for none.
+    others = [group for group in others if group.ready or (group.coming and not view.in_backoff(group.accelerator))]
+    groups = (*others, *(group_on(view.groups, name) for name in goal))
+    halves = [parted(group, goal.get(group.accelerator, 0)) for group in groups]
+    sources = [rest for _, rest in halves if rest.size or rest.ready]
+    regular = frozenset([option.name for option in view.spec.accelerators if not option.spot])
+    unavailable = frozenset([name for name in goal if view.in_backoff(name)])
+    return Migration(
+        goal=goal,
+        needed=_pinned(view, goal, sources) if pinned else _needed(view, sources),
+        targets=[here for here, _ in halves[len(others) :]],
+        sources=sources,
+        allowance=_allowance(view, max(1, view.spec.max_replicas, sum(goal.values())), unavailable >= set(goal)),
+        regular=regular,
+        on_demand=min(view.spec.min_on_demand, sum(goal.get(name, 0) for name in regular)),
+        forbidden=frozenset([group.accelerator for group in sources if pinned or view.is_forbidden(group)]),
+        unavailable=unavailable,
+        stand_ins_only=pinned,
+    )
+
+
+def _needed(view: View, sources: Sequence[Group]) -> dict[str, int]:
+    """Targets of the chosen accelerator and its pair that the demand needs, as far as they can be had."""
     asked = min(view.chosen.replicas, _available(view, view.chosen, sources))
     if view.allocation is not None and view.chosen.pair is None:
         asked = min(asked, view.allocation.replicas)
-    parts = view.chosen.parts_of(0 if view.asleep else max(1, asked))
-    return Migration(
-        goal=goal,
-        needed=dict(reversed(parts.items())),
-        targets=targets,
-        sources=sources,
-        allowance=_allowance(view, max(1, view.spec.max_replicas), goal),
-        regular=_regular(view),
-        on_demand=0 if view.asleep else view.spec.min_on_demand,
-        forbidden=frozenset([group.accelerator for group in sources if view.is_forbidden(group)]),
-        unavailable=_unavailable(view, goal),
-    )
+    return view.chosen.parts_of(0 if view.asleep else max(1, asked))
 
 
-def pinned_migration(view: View, goal: Mapping[str, int]) -> Migration:
-    """Return what moves to the accelerators among which a pinned size is shared."""
-    groups = [group for group in _with_laggard(view, view.groups) if group.exists]
-    targets, sources = _halves(groups, goal)
+def _pinned(view: View, goal: Mapping[str, int], sources: Sequence[Group]) -> dict[str, int]:
+    """All targets, as far as they can be had."""
     available = {option.name: _available(view, option, sources) for option in view.considered}
-    return Migration(
-        goal=goal,
-        needed={name: min(count, available.get(name, count)) for name, count in goal.items()},
-        targets=targets,
-        sources=sources,
-        allowance=_allowance(view, max(view.spec.max_replicas, sum(goal.values())), goal),
-        regular=_regular(view),
-        on_demand=min(view.spec.min_on_demand, sum(goal.get(name, 0) for name in _regular(view))),
-        forbidden=frozenset([group.accelerator for group in sources]),
-        unavailable=_unavailable(view, goal),
-        stand_ins_only=True,
-    )
-
-
-def _halves(groups: Sequence[Group], goal: Mapping[str, int]) -> tuple[list[Group], list[Group]]:
-    """Each accelerator's replicas of the goal, and those beyond it."""
-    halves = [parted(group, goal.get(group.accelerator, 0)) for group in groups]
-    targets = [here for here, _ in halves if here.accelerator in goal]
-    return targets, [rest for _, rest in halves if rest.size or rest.ready]
-
-
-def _with_laggard(view: View, groups: Sequence[Group], apart_from: Collection[str] = ()) -> list[Group]:
-    """The same, with a straggler as one that serves: it answers, and need not go before the others do."""
-    groups = [group for group in groups if group.accelerator not in apart_from]
-    if not view.learned.straggler.sure:
-        return groups
-    return [replace(group, ready=group.ready + group.ailing, ailing=()) for group in groups]
-
-
-def _is_vain(view: View, group: Group) -> bool:
-    """None of it serves, and none is about to."""
-    return not group.ready and (not group.coming or view.in_backoff(group.accelerator))
+    return {name: min(count, available.get(name, count)) for name, count in goal.items()}
 
 
 def _available(view: View, option: Option, sources: Sequence[Group]) -> int:
@@ -103,24 +83,17 @@ def _available(view: View, option: Option, sources: Sequence[Group]) -> int:
     return option.most + sum(replica.node in option.room.names for group in sources for replica in group.ready)
 
 
-def _allowance(view: View, replicas: int, goal: Collection[str]) -> Allowance:
+def _allowance(view: View, replicas: int, none_may_come: bool) -> Allowance:
     """The budget, or what is there already costs where that is more: whoever lowers a budget wants nobody sent away.
 
     Only as long as a target may come.
     """
-    allowed = replace(allowance(view.spec), replicas=replicas)
-    if allowed.dollars_per_hour is None or _unavailable(view, goal) >= frozenset(goal):
+    lasting = {g.accelerator: view.bounded(g.accelerator, g.size) for g in view.groups if view.stopped(g.accelerator)}
+    allowed = replace(allowance(view.spec), replicas=replicas, lasting=lasting)
+    if allowed.dollars_per_hour is None or none_may_come:
         return allowed
     there = {group.accelerator: group.size - len(group.short) for group in view.groups}
     return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(there)))
-
-
-def _unavailable(view: View, names: Collection[str]) -> frozenset[str]:
-    return frozenset([name for name in names if view.in_backoff(name)])
-
-
-def _regular(view: View) -> frozenset[str]:
-    return frozenset([option.name for option in view.spec.accelerators if not option.spot])
 
 
 def _freed_slot(view: View, migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
-from holdfast.domain.service import AcceleratorOption
-from holdfast.policy.allocation.pinned_size import share_out
-from holdfast.policy.health.replicas import Group
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.policy.placement.allowance import allowance
+from holdfast.policy.placement.on_demand_pair import keepers
 from holdfast.policy.sizing.guards import FOR_ALL_SIZES, Proposal
-from holdfast.policy.transition.migration import next_sizes, pinned_migration
-from holdfast.policy.transition.sizes import target
+from holdfast.policy.transition.migration import migration_to, next_sizes
+from holdfast.policy.transition.sizes import action_of, targets_of
 from holdfast.policy.view import View
 
 
@@ -26,16 +27,12 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     told = "; ".join((pinned_sentence(pinned, sum(goal.values())), *(bound.sentence for bound in bounds)))
     if any(bound.replicas == view.size for bound in bounds):
         return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
-    sizes, _ = next_sizes(view, pinned_migration(view, goal))
-    targets = tuple(
-        target(view, view.group_of(name), replicas)
-        for name, replicas in sizes.items()
-        if replicas or view.group_of(name).size
-    )
+    sizes, _ = next_sizes(view, migration_to(view, goal, pinned=True))
+    targets = targets_of(view, sizes)
     beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
     waits = "source replicas are removed as target replicas become ready" if beyond else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
-    return Verdict(_action(view, sizes), Reason.PINNED, message, targets)
+    return Verdict(action_of(view, sizes), Reason.PINNED, message, targets)
 
 
 def _change(targets: Sequence[PlacementTarget]) -> str:
@@ -47,35 +44,17 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
 
 
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:
-    """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer."""
-    used = {group.accelerator: _in_use(view, group) for group in view.groups}
+    """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer.
+
+    More go first to the accelerators in use as listed, then to the chosen one, then to the best others. Of one that
+    could not be had a short while ago those that serve count: others take over from the rest.
+    """
     out = {option.name for option in view.considered if view.in_backoff(option.name)}
-    goal = share_out(view.spec, used, _order(view, used), pinned, out)
-    return {name: view.bounded(name, count) for name, count in goal.items()}
-
-
-def _in_use(view: View, group: Group) -> int:
-    """Replicas of it; of what could not be had a short while ago those that serve: others take over from the rest."""
-    return min(group.size, len(group.ready)) if view.in_backoff(group.accelerator) else group.size
-
-
-def _order(view: View, used: Mapping[str, int]) -> list[AcceleratorOption]:
-    """Who takes more replicas first: the accelerators in use as listed, then the one chosen, then the best others."""
-    listed = sorted(view.considered, key=lambda o: o.index)
-    first = [option for option in listed if used.get(option.name) and not view.in_backoff(option.name)]
-    others = sorted(view.considered, key=lambda o: (view.in_backoff(o.name), o is not view.chosen, o.rank))
-    return [option.belief.option for option in (*first, *(other for other in others if other not in first))]
-
-
-def _action(view: View, sizes: dict[str, int]) -> Action:
-    if sizes and not any(group.exists for group in view.groups):
-        return Action.CREATE
-    if all(view.group_of(name).size == replicas for name, replicas in sizes.items()):
-        return Action.HOLD
-    after = sum(sizes.values())
-    if after == view.size:
-        return Action.SWITCH
-    return Action.SCALE_UP if after > view.size else Action.SCALE_DOWN
+    used = {g.accelerator: min(g.size, len(g.ready)) if g.accelerator in out else g.size for g in view.groups}
+    order = sorted(view.considered, key=lambda option: (option.name in out, option is not view.chosen, option.rank))
+    first = [option for option in view.spec.accelerators if used.get(option.name) and option.name not in out]
+    others = [option.belief.option for option in order if option.belief.option not in first]
+    return share_out(view.spec, used, [*first, *others], pinned, out)
 
 
 def recommend_verdict(view: View) -> Verdict:
@@ -87,16 +66,64 @@ def recommend_verdict(view: View) -> Verdict:
     if any(group.exists for group in view.groups):
         return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
     first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
-    targets = tuple(PlacementTarget(name, replicas) for name, replicas in first.items() if replicas)
-    return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets)
+    return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets_of(view, first))
 
 
 def current_targets(view: View) -> tuple[PlacementTarget, ...]:
     """The sizes as they are."""
-    return tuple(target(view, group, group.size) for group in view.groups if group.size)
+    return targets_of(view, {group.accelerator: group.size for group in view.groups})
 
 
 def pinned_sentence(pinned: int, given: int) -> str:
     """Who holds the size, and how many of so many replicas can be had."""
     fewer = "" if given == pinned else f"; the accelerators, their max and the budget allow only {given}"
     return f"spec.replicas pins the size at {pinned}{fewer}; remove it to resume SLO scaling"
+
+
+def share_out(
+    spec: ServiceSpec,
+    now: Mapping[str, int],
+    order: Sequence[AcceleratorOption],
+    replicas: int,
+    out: Collection[str] = (),
+) -> dict[str, int]:
+    """Return how many of so many replicas each accelerator gets: as many as it has `now`, then more in that order.
+
+    Before spot ones those off spot, scaling.minOnDemand of them where there is room. Where the budget does not pay for
+    all so, the cheapest come first instead, but for those that are `out` for now; fewer than asked for where even they,
+    or each max, leave no room for all.
+    """
+    found = _shared(spec, now, order, replicas)
+    if sum(found.values()) == replicas or spec.max_cost_per_hour is None:
+        return found
+    there = [option for option in order if option.name not in out]
+    frugal = _shared(spec, {}, sorted(there, key=lambda option: option.cost_per_replica_hour or 0.0), replicas)
+    return max(found, frugal, key=lambda sizes: sum(sizes.values()))
+
+
+def _shared(
+    spec: ServiceSpec, now: Mapping[str, int], order: Sequence[AcceleratorOption], replicas: int
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    allowed = replace(allowance(spec), replicas=replicas)
+
+    def fill(option: AcceleratorOption, most: int) -> None:
+        here, own = found.get(option.name, 0), most if option.max_replicas is None else min(most, option.max_replicas)
+        more = min(own - here, allowed.more(option.name, found))
+        if more > 0:
+            found[option.name] = here + more
+
+    if spec.min_on_demand:
+        regular = [option for option in order if not option.spot]
+        for option in regular:
+            fill(option, now.get(option.name, 0))
+        # What lacks goes to the regular accelerator in use, else to one on the spot one's hardware.
+        spots = [option for option in order if option.spot and now.get(option.name)] or order[:1]
+        alike = {keeper.name for spot in spots if spot.spot for keeper in keepers(spec, spot)}
+        for option in sorted(regular, key=lambda option: (-found.get(option.name, 0), option.name not in alike)):
+            fill(option, found.get(option.name, 0) + spec.min_on_demand - sum(found.values()))
+    for option in order:
+        fill(option, now.get(option.name, 0))
+    for option in order:
+        fill(option, replicas)
+    return found

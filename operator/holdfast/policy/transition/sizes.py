@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import Replica
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.sizing.guards import Bound, Proposal, apply_guards
 from holdfast.policy.sizing.proposal import Sizes, propose
-from holdfast.policy.transition.migration import chosen_migration, next_sizes
-from holdfast.policy.transition.removal_order import removal_order
+from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.view import View
 
 
@@ -18,18 +18,19 @@ def decide_sizes(view: View) -> Sizes:
     """Return the sizes that follow for all accelerators of a service."""
     wanted, elsewhere = propose(view), sum(group.useful for group in view.others)
     proposal, bounds = apply_guards(Proposal(view, view.group.baseline, wanted, elsewhere))
-    goal = _shared(view, proposal)
-    sizes, held_back = _next(view, goal)
-    targets = tuple(target(view, view.part(name), replicas) for name, replicas in sizes.items())
-    changed = tuple(item for item in targets if item.replicas or item.observed_replicas)
+    goal, held_back = _shared(view, proposal), tuple[Bound, ...]()
+    sizes = goal
+    if len(goal) > 1 or view.others:
+        sizes, kept = next_sizes(view, migration_to(view, goal))
+        held_back = _held_back(view, sum(goal.values()), sum(kept.values()), sum(sizes.values()))
     return Sizes(
-        action=_action(view, sizes),
+        action=action_of(view, sizes, {group.accelerator for group in view.others}),
         before=view.size,
         after=sum(sizes.values()),
         wanted=wanted,
         goal=goal[view.chosen.name],
         bounds=bounds + held_back,
-        targets=changed,
+        targets=targets_of(view, sizes),
     )
 
 
@@ -45,37 +46,30 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
         return {name: after - there, pair.accelerator: there}
     if after == proposal.before and not all(group.observed for group in view.groups):
         return {name: own.baseline, pair.accelerator: after - own.baseline}
-    share = pair.share(after)
-    return {name: after - share, pair.accelerator: share}
+    return view.chosen.parts_of(after)
 
 
-def _next(view: View, goal: dict[str, int]) -> tuple[dict[str, int], tuple[Bound, ...]]:
-    """The sizes on the way to the goal, and what bounds them where others stay beside it."""
-    if len(goal) == 1 and not view.others:
-        return goal, ()
-    sizes, kept = next_sizes(view, chosen_migration(view, goal))
-    return sizes, _held_back(view, goal, kept, sizes)
-
-
-def _held_back(
-    view: View, goal: Mapping[str, int], kept: Mapping[str, int], sizes: Mapping[str, int]
-) -> tuple[Bound, ...]:
-    """What bounds the goal as long as others stay beside it."""
-    wanted, spec, stay = sum(goal.values()), view.spec, sum(kept.values())
-    given = sum(sizes.values()) - stay
+def _held_back(view: View, wanted: int, stay: int, after: int) -> tuple[Bound, ...]:
+    """What bounds the wanted replicas of the goal as long as others stay beside it."""
+    given, spec, paired = after - stay, view.spec, [backoff for name in view.paired if (backoff := view.stopped(name))]
     if given >= wanted:
         return ()
+    reason, limit = Reason.BUDGET_LIMITED, f"budget.maxCostPerHour ${spec.max_cost_per_hour or 0.0:g} pays for {given}"
+    if after >= spec.max_replicas:
+        reason, limit = Reason.AT_MAXIMUM, f"scaling.max is {spec.max_replicas}"
+    elif paired:
+        reason, limit = Reason.POD_ENDED, f"{paired[0].accelerator} pods end before they serve: {paired[0].detail}"
     beside = f" together with {stay} source replicas that still serve" if stay else ""
-    if sum(sizes.values()) >= spec.max_replicas:
-        return (
-            Bound(given, Reason.AT_MAXIMUM, f"{wanted} replicas wanted, scaling.max is {spec.max_replicas}{beside}"),
-        )
-    limit = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {given}"
-    return (Bound(given, Reason.BUDGET_LIMITED, f"{wanted} replicas wanted, {limit}{beside}"),)
+    return (Bound(given, reason, f"{wanted} replicas wanted, {limit}{beside}"),)
 
 
-def target(view: View, group: Group, replicas: int) -> PlacementTarget:
-    """The target of one accelerator, with the replicas that are best removed where it gets smaller."""
+def targets_of(view: View, sizes: Mapping[str, int]) -> tuple[PlacementTarget, ...]:
+    """Return the targets of these sizes, each with the replicas that are best removed where it gets smaller."""
+    groups = [(view.part(name), replicas) for name, replicas in sizes.items()]
+    return tuple([_target(view, group, replicas) for group, replicas in groups if replicas or group.size])
+
+
+def _target(view: View, group: Group, replicas: int) -> PlacementTarget:
     fewer = replicas < group.size
     wanted = frozenset() if group.accelerator == view.chosen.name else view.chosen.room.names
     return PlacementTarget(
@@ -87,15 +81,27 @@ def target(view: View, group: Group, replicas: int) -> PlacementTarget:
     )
 
 
-def _action(view: View, sizes: dict[str, int]) -> Action:
+def removal_order(group: Group, wanted: Collection[str] = ()) -> tuple[str, ...]:
+    """Return names in the order in which replicas are best removed: without capacity first, then the newest.
+
+    Of those that serve the ones first whose GPUs others can use, on the `wanted` nodes.
+    """
+    useless = (*group.failing, *group.stuck, *group.ailing, *group.short)
+    ready = sorted(_newest(group.ready), key=lambda replica: bool(wanted) and replica.node not in wanted)
+    return tuple(replica.name for replica in (*useless, *group.pending, *_newest(group.starting), *ready))
+
+
+def _newest(replicas: Iterable[Replica]) -> list[Replica]:
+    return sorted(replicas, key=lambda replica: (-replica.created_at, replica.name))
+
+
+def action_of(view: View, sizes: Mapping[str, int], left: Collection[str] = ()) -> Action:
+    """Return what these sizes change, where the accelerators that are `left` change as parts of a switch."""
     if not any(group.exists for group in view.groups):
-        return Action.CREATE
+        return Action.CREATE if sizes else Action.HOLD
     more = {name: replicas - view.part(name).baseline for name, replicas in sizes.items()}
-    left = {group.accelerator for group in view.others}
-    if any(more[name] for name in left) or (view.switching and any(more.values())):
-        return Action.SWITCH
     if not any(more.values()):
         return Action.HOLD
-    if not sum(more.values()):
+    if not sum(more.values()) or any(more[name] for name in left) or (left and view.switching):
         return Action.SWITCH
     return Action.SCALE_UP if sum(more.values()) > 0 else Action.SCALE_DOWN

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.policy.allocation.pinned_size import share_out
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.sizing.guards import Bound, Proposal
-from holdfast.policy.transition.migration import next_sizes, pinned_migration
-from holdfast.policy.transition.pinned import pinned_verdict
+from holdfast.policy.transition.migration import migration_to, next_sizes
+from holdfast.policy.transition.pinned import pinned_verdict, share_out
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
 from tests.policy.views import view
@@ -170,7 +169,7 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
     ready = {group.accelerator: len(group.ready) for group in groups}
     goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
     seen = view(of=ServiceBuilder(spec).pinned_to(wanted), groups=tuple(groups))
-    sizes, _ = next_sizes(seen, pinned_migration(seen, goal))
+    sizes, _ = next_sizes(seen, migration_to(seen, goal, pinned=True))
     assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
     served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
     stays = {name: min(ready.get(name, 0), count) for name, count in sizes.items()}
