@@ -73,10 +73,7 @@ def share(scarce: Sequence[CapacityPool], requests: Requests, inventory: Invento
     """Return who stays with how many replicas and who moves."""
     best = Sharing(share_out(scarce))
     rivals = sorted((requests[key] for key in best.replicas), key=lambda request: (request.priority, request.key))
-    if not _may_gain(rivals, best):
-        return best
-    rooms = _rooms(rivals, requests, inventory, best)
-    return best if rooms is None else _improved(best, rivals, rooms)
+    return _improved(best, rivals, _rooms(rivals, requests, inventory)) if _may_gain(rivals, best) else best
 
 
 def _may_gain(rivals: Sequence[CapacityRequest], in_turn: Sharing) -> bool:
@@ -121,22 +118,15 @@ def _guaranteed(request: CapacityRequest, replicas: int) -> CapacityRequest:
     return replace(request, least=max(request.least, min(replicas, request.want)))
 
 
-def _rooms(
-    rivals: Sequence[CapacityRequest], requests: Requests, inventory: Inventory, in_turn: Sharing
-) -> list[CapacityPool] | None:
-    """The pools with what rivals may have there: of those that are not scarce what all others leave.
-
-    None where not even the least of all fits: what one leaves there is free for nobody.
-    """
-    found, moves = [], (to for request in rivals for to in request.elsewhere)
+def _rooms(rivals: Sequence[CapacityRequest], requests: Requests, inventory: Inventory) -> list[CapacityPool]:
+    """The pools with what rivals may have there: of those that are not scarce what all others leave."""
+    found, keys, moves = [], {request.key for request in rivals}, (to for each in rivals for to in each.elsewhere)
     for pool in capacity_pools([*requests.values(), *moves], inventory):
-        mine = tuple(request for request in pool.requests if request.key in in_turn.replicas)
-        theirs = sum(request.gpus(request.want) for request in pool.requests if request.key not in in_turn.replicas)
-        held = sum(request.gpus(in_turn.replicas[request.key]) for request in mine if request is requests[request.key])
-        if mine and held > max(0, pool.gpus - theirs):
-            return None
-        found.append(CapacityPool(max(0, pool.gpus - theirs), mine))
-    return [pool for pool in found if pool.requests]
+        mine = tuple(request for request in pool.requests if request.key in keys)
+        theirs = sum(request.gpus(request.want) for request in pool.requests if request.key not in keys)
+        if mine:
+            found.append(CapacityPool(max(0, pool.gpus - theirs), mine))
+    return found
 
 
 def _handed_out(rooms: Sequence[CapacityPool], rivals: Sequence[CapacityRequest], changed: Requests) -> Sharing | None:
