@@ -44,17 +44,20 @@ def capacity_pools(requests: Iterable[CapacityRequest], inventory: Inventory) ->
     kept: Counter[Place] = Counter()
     paired: Counter[Place] = Counter()
     waiting: set[Place] = set()
+
+    def place_of(option: AcceleratorOption) -> Place:
+        return option.resource, inventory.room(option).names
+
     for request in requests:
-        by_place[_place(request.option, inventory)].append(request)
+        by_place[place_of(request.option)].append(request)
         for held, of in ((kept, request.kept), (paired, request.paired)):
             for option, replicas in of:
-                held[_place(option, inventory)] += replicas * option.gpus_per_replica
-        waiting |= {_place(option, inventory) for option, _ in request.paired if request.waits}
+                held[place_of(option)] += replicas * option.gpus_per_replica
+        waiting |= {place_of(option) for option, _ in request.paired if request.waits}
     pools = []
-    for place in sorted(filter(_has_nodes, by_place), key=lambda place: (place[0], sorted(place[1]))):
+    for place in sorted((place for place in by_place if place[1]), key=lambda place: (place[0], sorted(place[1]))):
         inside = tuple(request for other in by_place if _is_inside(other, place) for request in by_place[other])
-        left = sum(gpus for other, gpus in kept.items() if _is_inside(other, place))
-        taken = sum(gpus for other, gpus in paired.items() if _is_inside(other, place))
+        left, taken = (sum(held[other] for other in held if _is_inside(other, place)) for held in (kept, paired))
         waits = any(_is_inside(other, place) for other in waiting)
         pools.append(CapacityPool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
         for size in sorted({request.option.gpus_per_replica for request in inside} - {1}):
@@ -63,14 +66,6 @@ def capacity_pools(requests: Iterable[CapacityRequest], inventory: Inventory) ->
     return pools
 
 
-def _place(option: AcceleratorOption, inventory: Inventory) -> Place:
-    return option.resource, inventory.room(option).names
-
-
 def _is_inside(place: Place, wider: Place) -> bool:
     """What finds room in one place takes it from the other."""
-    return _has_nodes(place) and place[0] == wider[0] and place[1] <= wider[1]
-
-
-def _has_nodes(place: Place) -> bool:
-    return bool(place[1])
+    return bool(place[1]) and place[0] == wider[0] and place[1] <= wider[1]

@@ -7,13 +7,14 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from functools import cache
+from itertools import islice
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
-from holdfast.domain.value import value
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
 from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
@@ -53,10 +54,11 @@ def allocate(
     allocated = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
     holders = _holders(scarce, allocated)
     kept = {key: max(replicas, promised[key].least) for key, replicas in sharing.replicas.items()}
-    losers = [requests[key] for key, replicas in kept.items() if replicas < requests[key].want]
-    losers = [request for request in losers if not any(_fills(pool, request, allocated) for pool in inner)]
-    allocations = {request.key: _grant(request, kept[request.key], holders[request.key]) for request in losers}
-    allocations |= {key: _moved(requests[key], to, holders[key]) for key, to in sharing.moved.items()}
+    short = {key: replicas for key, replicas in kept.items() if replicas < requests[key].want}
+    short = {key: n for key, n in short.items() if not any(_fills(pool, requests[key], allocated) for pool in inner)}
+    others = {key: _others(requests[key], holders[key], allocated) for key in (*short, *sharing.moved)}
+    allocations = {key: _grant(requests[key], replicas, others[key]) for key, replicas in short.items()}
+    allocations |= {key: _moved(requests[key], to, others[key]) for key, to in sharing.moved.items()}
     return allocations, Fleet(known, dict(_promised(fleet.promises, tight, allocated, now)))
 
 
@@ -69,9 +71,10 @@ def _promised(
         for request in pool.requests:
             others_keep = pool.kept > 0 and keepers > bool(request.kept)
             if request.short and (others_keep or allocated.get(request.key, 0) > request.running):
-                known, name = before.get(request.key), request.option.name
-                goes_on = known is not None and known.accelerator == name and known.since <= now
-                yield request.key, known if goes_on and known else Promise(name, now)
+                new = Promise(request.option.name, now)
+                known = before.get(request.key, new)
+                goes_on = known.accelerator == new.accelerator and known.since <= now
+                yield request.key, known if goes_on else new
 
 
 def _contested(tight: list[CapacityPool]) -> list[CapacityPool]:
@@ -81,15 +84,13 @@ def _contested(tight: list[CapacityPool]) -> list[CapacityPool]:
 
 
 def _housed(requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory) -> dict[ServiceKey, CapacityRequest]:
-    """The claims, with no more of the least than the nodes they may run on could hold: others' GPUs do not help it."""
-    most: dict[tuple[str, frozenset[str], int], int] = {}
-    found = dict(requests)
+    """The requests, with no more of the least than their nodes could hold: others' GPUs do not help it."""
+    found, gpus = dict(requests), cache(inventory.gpus)
     for key, request in requests.items():
-        place = request.option.resource, inventory.room(request.option).names, request.option.gpus_per_replica
-        if place not in most:
-            most[place] = inventory.gpus(*place) // request.option.gpus_per_replica
-        if place[1] and most[place] + request.outside < request.least:
-            found[key] = replace(request, least=most[place] + request.outside)
+        option, names = request.option, inventory.room(request.option).names
+        most = request.outside + gpus(option.resource, names, option.gpus_per_replica) // option.gpus_per_replica
+        if names and most < request.least:
+            found[key] = replace(request, least=most)
     return found
 
 
@@ -119,66 +120,44 @@ def _watched(
         of = _selector(request)
         known = before.get(of)
         if (request.short or waits) and (known is None or now >= known.until):
-            found[of] = _next(known, of, now, settings)
+            last = 0.0 if known is None else known.delay_seconds
+            delay = min(max(settings.retry_seconds, 2.0 * last), settings.longest_retry_seconds)
+            found[of] = Shortage(of, now + delay, delay)
         elif known is not None:
             found.setdefault(of, known)
     return tuple(found[of] for of in sorted(found))
 
 
-def _next(known: Shortage | None, of: Selector, now: float, settings: PolicySettings) -> Shortage:
-    delay = settings.retry_seconds if known is None else min(2.0 * known.delay_seconds, settings.longest_retry_seconds)
-    return Shortage(of, now + delay, delay)
+Holders = Mapping[str, Sequence[CapacityRequest]]
+"""Those that have GPUs, by namespace, the highest priority first."""
 
 
-@value
-class _Holders:
-    """Who has GPUs: how many services, those that come first in each namespace, and who of them gives up no more."""
-
-    count: int
-    first: Mapping[str, Sequence[CapacityRequest]]
-    least: frozenset[ServiceKey]
-
-    @classmethod
-    def of(cls, having: Sequence[CapacityRequest], allocated: Mapping[ServiceKey, int]) -> Self:
-        first = _first(having)
-        named = (request for near in first.values() for request in near)
-        return cls(len(having), first, frozenset(c.key for c in named if allocated[c.key] <= c.least))
-
-    def others(self, request: CapacityRequest, replicas: int) -> str:
-        """The others that have GPUs: whoever reads a status need not know what runs in other namespaces."""
-        near = [other for other in self.first.get(request.key.namespace, ()) if other.key != request.key][:MOST_NAMED]
-        named = ", ".join(f"{other.key} (priority {other.priority}{self._must(other)})" for other in near)
-        more = self.count - len(near) - bool(replicas)
-        if not near:
-            return f"{more} {'service' if more == 1 else 'services'} in other namespaces" if more else ""
-        return f"{named} and {more} more" if more else named
-
-    def _must(self, request: CapacityRequest) -> str:
-        return ", at its minimum" if request.key in self.least else ""
-
-
-def _first(requests: Iterable[CapacityRequest]) -> dict[str, list[CapacityRequest]]:
-    """Those that come first in each namespace."""
-    first: dict[str, list[CapacityRequest]] = {}
-    for request in sorted(requests, key=lambda request: (-request.priority, request.key)):
-        near = first.setdefault(request.key.namespace, [])
-        if len(near) <= MOST_NAMED:
-            near.append(request)
-    return first
-
-
-def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int]) -> dict[ServiceKey, _Holders]:
-    """For each claim those that have GPUs where most others compete for them."""
-    found: dict[ServiceKey, _Holders] = {}
+def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int]) -> dict[ServiceKey, Holders]:
+    """Return for each request those that have GPUs where most others compete for them."""
+    found: dict[ServiceKey, Holders] = {}
     for pool in sorted(pools, key=lambda pool: len(pool.requests)):
-        holders = _Holders.of([request for request in pool.requests if allocated[request.key]], allocated)
+        holders: defaultdict[str, list[CapacityRequest]] = defaultdict(list)
+        for request in sorted(pool.requests, key=lambda request: (-request.priority, request.key)):
+            if allocated[request.key]:
+                holders[request.key.namespace].append(request)
         found.update(dict.fromkeys((request.key for request in pool.requests), holders))
     return found
 
 
-def _grant(request: CapacityRequest, replicas: int, holders: _Holders) -> Allocation:
+def _others(request: CapacityRequest, holders: Holders, allocated: Mapping[ServiceKey, int]) -> str:
+    """Name the others that have GPUs: whoever reads a status need not know what runs in other namespaces."""
+    others = (other for other in holders.get(request.key.namespace, ()) if other.key != request.key)
+    near = list(islice(others, MOST_NAMED))
+    more = sum(map(len, holders.values())) - len(near) - bool(allocated[request.key])
+    if not near:
+        return f"{more} {'service' if more == 1 else 'services'} in other namespaces" if more else ""
+    least = {other.key for other in near if allocated[other.key] <= other.least}
+    named = (f"{o.key} (priority {o.priority}{', at its minimum' if o.key in least else ''})" for o in near)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _grant(request: CapacityRequest, replicas: int, others: str) -> Allocation:
     """Say what one more GPU would give, and who has those that there are."""
-    others = holders.others(request, replicas)
     went = f"; GPUs went to {others}" if others else ""
     gain = request.worth(replicas + 1) / request.option.gpus_per_replica
     share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""
@@ -187,12 +166,7 @@ def _grant(request: CapacityRequest, replicas: int, holders: _Holders) -> Alloca
     return Allocation(replicas, f"{left}{went}; one more GPU would add {gain:.2g} req/s{share}; {remedy}")
 
 
-def _moved(request: CapacityRequest, to: CapacityRequest, holders: _Holders) -> Allocation:
+def _moved(request: CapacityRequest, to: CapacityRequest, others: str) -> Allocation:
     """Say who has the GPUs that are left."""
-    others = holders.others(request, 0)
-    return Allocation(
-        to.want,
-        f"its GPUs are allocated to {others}" if others else "its GPUs are fully allocated",
-        request.option.name,
-        to.option.name,
-    )
+    told = f"its GPUs are allocated to {others}" if others else "its GPUs are fully allocated"
+    return Allocation(to.want, told, request.option.name, to.option.name)

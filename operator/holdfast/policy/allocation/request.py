@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import SCHEDULING_GATED, Replica
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.health.replicas import Group
+from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View
@@ -35,43 +36,46 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     Of a pair the chosen accelerator is claimed; what serves beside it is its own whatever others want. Sources whose
     slots the targets take count as targets already.
     """
-    chosen, own, outside = view.chosen.belief, view.own, _outside(view)
-    wanted = {target.accelerator: target.replicas for target in sizes.targets}
-    held = view.held_by_people
-    want = _allowed(view, own, own.size if held else wanted.get(view.chosen.name, 0))
-    parts = _stays(view, None if held else wanted)
-    paired = tuple(part for part in parts if part[0].name in view.paired)
-    others = sum(replicas for _, replicas in paired)
+    chosen, own, offered = view.chosen.belief, view.own, view.chosen.room.names
+    placed = (replica.node for replica in (*own.ready, *own.coming, *own.useless) if replica.node)
+    outside = sum(node not in offered for node in placed)  # on nodes that take no pods now, such as cordoned ones
+    held, handed = view.held_by_people, _handed_over(view)
+    planned = {each.accelerator: each.size for each in view.groups}
+    if not held:
+        planned = {target.accelerator: target.replicas for target in sizes.targets}
+    want = _allowed(view, own, planned.get(view.chosen.name, 0))
+    beside = {name: _allowed(view, view.part(name), planned.get(name, 0)) for name in view.paired}
+    others, running, slots = sum(beside.values()), own.placed - own.draining, sum(handed.values())
+    goal = view.spec.pinned_replicas if held else sizes.goal
+    if slots and goal is not None:
+        want = max(want, min(want + slots, goal))
+    taken = min(slots, max(0, want - running))
     rate = chosen.rate_rps if math.isfinite(chosen.rate_rps) else 0.0
-    placed, handed = own.placed - own.draining, _handed_over(view)
-    slots = sum(handed.values())
-    if slots:
-        goal = view.spec.pinned_replicas if held else sizes.goal
-        want = max(want, min(want + slots, want if goal is None else goal))
-    taken = min(slots, max(0, want - placed))
     return CapacityRequest(
         key=view.spec.key,
         option=chosen.option,
         want=want,
-        least=min(want, max(outside, want if held else _least(view, placed + taken, others, handed))),
+        least=min(want, max(outside, want if held else _least(view, running + taken, others, handed))),
         rate_rps=rate,
         demand_rps=max(0.0, _useful_rps(view, rate, want + others) - rate * others),
         priority=view.spec.priority,
-        running=placed + taken,
+        running=running + taken,
         outside=min(want, outside),
         short=any(_waits_for_gpus(view, replica) for replica in own.short),
         waits=any(view.part(name).short for name in view.paired),
-        kept=tuple(_less([part for part in parts if part not in paired], handed, taken)),
-        paired=paired,
+        kept=tuple(_kept(view, planned, handed, taken)),
+        paired=tuple((option, beside[option.name]) for option in view.spec.accelerators if beside.get(option.name)),
         elsewhere=tuple(_elsewhere(view, option) for option in view.considered if _may_move(view, option)),
     )
 
 
-def _less(
-    stays: Iterable[tuple[AcceleratorOption, int]], handed: Collection[str], taken: int
+def _kept(
+    view: View, planned: Mapping[str, int], handed: Collection[str], taken: int
 ) -> Iterator[tuple[AcceleratorOption, int]]:
     """Sources that stay, without so many whose slots the targets take."""
-    for option, replicas in stays:
+    sources = {group.accelerator for group in view.others} - {*view.paired}
+    for option in view.spec.accelerators:
+        replicas = planned.get(option.name, 0) if option.name in sources else 0
         less = min(replicas, taken) if option.name in handed else 0
         taken -= less
         if replicas > less:
@@ -100,19 +104,6 @@ def _is_alike(view: View, group: Group) -> bool:
     old, new = option.belief.option, chosen.belief.option
     alike = (old.resource, old.gpus_per_replica) == (new.resource, new.gpus_per_replica)
     return alike and option.room.names <= chosen.room.names
-
-
-def _stays(view: View, wanted: Mapping[str, int] | None) -> tuple[tuple[AcceleratorOption, int], ...]:
-    """Replicas on other accelerators of the spec, as wanted, or as they are where people hold the size."""
-    names = (*view.paired, *(group.accelerator for group in view.others))
-    if not names:
-        return ()
-    found: dict[str, int] = {}
-    for name in names:
-        part = view.part(name)
-        replicas = part.size if wanted is None else wanted.get(name, 0)
-        found[name] = _allowed(view, part, replicas) if name in view.paired else replicas
-    return tuple((option, found[option.name]) for option in view.spec.accelerators if found.get(option.name))
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
@@ -156,14 +147,9 @@ def _may_move(view: View, to: Option) -> bool:
     refused = _has_problem(view, REFUSALS)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
     alone = view.ready > 0 and view.spec.max_replicas < 2  # it would have to go before another comes
-    return known and settled and not moving and not refused and not alone and _affordable(view, to)
-
-
-def _affordable(view: View, to: Option) -> bool:
-    """Both run until the new ones serve."""
-    limit, more = view.spec.max_cost_per_hour, to.cost_per_hour
-    now = view.chosen.belief.option.cost_per_replica_hour
-    return limit is None or more is None or now is None or view.group.size * now + more <= limit
+    # Both run until the new ones serve.
+    affordable = allowance(view.spec).left({view.chosen.name: view.group.size, **to.parts_of(to.replicas)}) >= 0.0
+    return known and settled and not moving and not refused and not alone and affordable
 
 
 def _elsewhere(view: View, to: Option) -> CapacityRequest:
@@ -195,10 +181,3 @@ def _useful_rps(view: View, rate: float, want: int) -> float:
     if demand is None or not math.isfinite(demand):
         return rate * want
     return max(demand, view.peaks.rate_rps) + rate * view.spare
-
-
-def _outside(view: View) -> int:
-    """Replicas on nodes that take no pods now, such as cordoned ones."""
-    group, offered = view.own, view.chosen.room.names
-    placed = (*group.ready, *group.starting, *group.failing, *group.stuck, *group.ailing)
-    return len([replica for replica in placed if replica.node and replica.node not in offered])
