@@ -58,7 +58,9 @@ def replicas_for(rate_rps: float, replica_rps: float) -> int:
 
 
 def affordable_replicas(dollars_per_hour: float, replica_cost_per_hour: float) -> int:
-    """Return the most replicas that the money pays for, at a positive price; at most `MOST_REPLICAS`."""
+    """Return the most replicas that the money pays for; at most `MOST_REPLICAS`, which it does where they are free."""
+    if not replica_cost_per_hour > 0.0:
+        return MOST_REPLICAS
     most = max(0.0, dollars_per_hour) / replica_cost_per_hour
     return math.floor(min(most, float(MOST_REPLICAS)) + 1e-9)
 

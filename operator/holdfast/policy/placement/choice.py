@@ -22,26 +22,14 @@ HYSTERESIS = 0.9
 class Choice:
     """The chosen accelerator, and the regret: what staying there has cost since `better` became the better one.
 
-    The regret is in dollars where the other accelerator is cheaper. It is in seconds of the whole demand where the
-    other accelerator would serve more.
+    It is a share of the price of a switch, in dollars where the other accelerator is cheaper, in seconds of the whole
+    demand where it would serve more.
     """
 
     accelerator: str = ""
     better: str = ""
-    regret_dollars: float = 0.0
+    regret: float = 0.0
     judged_at: float = 0.0
-    regret_seconds: float = 0.0
-
-
-def in_use(groups: tuple[Group, ...], considered: tuple[Option, ...]) -> str:
-    """Return the best listed accelerator that has replicas: the choice as visible in the cluster.
-
-    Of two accelerators that serve together, it is the one whose pair covers the replicas of both.
-    """
-    sizes = {group.accelerator: group.size for group in groups}
-    used = [option for option in considered if sizes.get(option.name, 0) > 0]
-    has_leftovers = {o.name: any(source.size > 0 for source in together(groups, o.name, o.pair)[1]) for o in used}
-    return min(used, key=lambda option: (has_leftovers[option.name], option.rank)).name if used else ""
 
 
 def choose(
@@ -58,32 +46,28 @@ def choose(
     A switch is immediate if the accelerator in use has a hindrance that the better one does not have. It is also
     immediate if the accelerator in use carries less, and a replica of the better one fits next to all serving replicas.
 
-    Otherwise the service switches once staying has cost as much as switching would. This bounds the cost of any later
-    decision to twice the optimum. For money, the price of a switch is running both accelerators for `switch_seconds`;
-    the better one must also carry `peak_rps`, the recent demand. For capacity, the price is the capacity given up for
-    as long.
-
-    Where scaling.max is 1 and the accelerator in use serves, the service stays. A started switch continues until it is
-    complete or hindered.
+    Otherwise the service switches once staying has cost as much as switching would: at most twice the optimum,
+    whatever comes later. For money, the price is running both accelerators for `switch_seconds`, and the better one
+    must also carry `peak_rps`, the recent demand. For capacity, it is the capacity given up for as long.
     """
     best = min(considered, key=lambda option: option.rank)
     current = _current(memory, spec, considered, groups)
     if current is None or best is current:
         return Choice(best.name, judged_at=now)
-    fit, passed, known = _both_fit(spec, best, current, groups), now - memory.judged_at, memory.better == best.name
-    passed = passed if known and passed >= 0.0 else 0.0
+    fit, at_once = _both_fit(spec, best, current, groups), False
     if _worse(current, best) and not _is_only_replica(spec, current, groups):
-        regret = memory.regret_seconds * known + (best.served - current.served) * passed
         at_once = best.hindrance[:4] < current.hindrance[:4] or fit or _has_room(spec, best, current, groups)
-        if at_once or regret >= _price_seconds(current, groups, switch_seconds):
-            return Choice(best.name, judged_at=now)
-        return Choice(current.name, best.name, judged_at=now, regret_seconds=regret)
-    few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
-    if best.full or few or not fit or not is_cheaper(best, current):
-        return Choice(current.name, judged_at=now)
-    saving, price = _saving_per_hour(current, best), (best.cost_per_hour or 1.0) * switch_seconds
-    regret = memory.regret_dollars * known + saving * passed / 3600.0
-    if regret * 3600.0 >= price:
+        gain, price = best.served - current.served, _price_seconds(current, groups, switch_seconds)
+    else:
+        few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
+        if best.full or few or not fit or not is_cheaper(best, current):
+            return Choice(current.name, judged_at=now)
+        gain, price = 1.0, (best.cost_per_hour or 1.0) * switch_seconds  # without prices the order of the list decides
+        if best.cost_per_hour is not None and current.cost_per_hour is not None:
+            gain = current.cost_per_hour - best.cost_per_hour
+    before, passed = (memory.regret, now - memory.judged_at) if memory.better == best.name else (0.0, 0.0)
+    regret = before + gain * max(0.0, passed) / price if price > 0.0 else 1.0
+    if at_once or regret >= 1.0 - 1e-9:
         return Choice(best.name, judged_at=now)
     return Choice(current.name, best.name, regret, now)
 
@@ -91,13 +75,16 @@ def choose(
 def _current(
     memory: Choice, spec: ServiceSpec, considered: tuple[Option, ...], groups: tuple[Group, ...]
 ) -> Option | None:
-    """Return the accelerator in use: the chosen one, as far as it can have started.
+    """Return the accelerator in use: the chosen one, else the best one that has replicas.
 
-    Where only one replica is allowed, it is the accelerator of the existing replica.
+    Of two that serve together it is the one whose pair covers the replicas of both. Where only one replica is allowed,
+    it is the accelerator of the existing replica.
     """
-    by_name = {option.name: option for option in considered}
-    chosen, used = by_name.get(memory.accelerator), by_name.get(in_use(groups, considered))
-    return (used or chosen) if spec.max_replicas < 2 else (chosen or used)
+    used = [option for option in considered if group_on(groups, option.name).size > 0]
+    has_leftovers = {o.name: any(source.size > 0 for source in together(groups, o.name, o.pair)[1]) for o in used}
+    visible = min(used, key=lambda option: (has_leftovers[option.name], option.rank), default=None)
+    chosen = next((option for option in considered if option.name == memory.accelerator), None)
+    return (visible or chosen) if spec.max_replicas < 2 else (chosen or visible)
 
 
 def _worse(current: Option, best: Option) -> bool:
@@ -110,11 +97,8 @@ def _worse(current: Option, best: Option) -> bool:
 
 
 def _is_only_replica(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> bool:
-    """Return whether the accelerator in use serves and scaling.max allows no second replica.
-
-    Then a switch would begin with an outage.
-    """
-    never = current.barred or current.allowed < 1 or not current.belief.feasible
+    """Return whether a switch would begin with an outage: it serves, and scaling.max allows no second replica."""
+    never = current.forbidden or not current.belief.feasible
     return spec.max_replicas < 2 and not never and bool(group_on(groups, current.name).ready)
 
 
@@ -148,20 +132,8 @@ def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Gr
 
     Replicas that continue to serve as part of a pair are counted once.
     """
-    sizes = {group.accelerator: len(group.ready) for group in groups}
-    old = {name: sizes.get(name, 0) for name in current.parts}
-    both = best.parts_of(min(best.replicas, best.allowed))
-    for name, size in old.items():
-        stays = best.pair is not None or current.pair is not None
-        both[name] = max(both.get(name, 0), size) if stays else both.get(name, 0) + size
+    both, stays = best.parts_of(min(best.replicas, best.allowed)), best.pair is not None or current.pair is not None
+    for name in current.parts_of(current.replicas):
+        new, old = both.get(name, 0), len(group_on(groups, name).ready)
+        both[name] = max(new, old) if stays else new + old
     return allowance(spec).takes(both)
-
-
-def _saving_per_hour(current: Option, best: Option) -> float:
-    """Return dollars saved per hour; 1 without prices.
-
-    The price of a switch is then one dollar per hour as well, so that the order of the list decides.
-    """
-    if best.cost_per_hour is None or current.cost_per_hour is None:
-        return 1.0
-    return current.cost_per_hour - best.cost_per_hour

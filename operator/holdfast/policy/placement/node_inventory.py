@@ -38,20 +38,8 @@ class Room:
         return None if self.offering == 0 else placed + self.free_replicas
 
 
-@value
-class _Requirements:
-    """The properties of an accelerator that decide which nodes have room for it."""
-
-    resource: str
-    gpus: int
-    selector: tuple[tuple[str, str], ...]
-    tolerations: tuple[Toleration, ...]
-
-    def takes(self, node: NodeOffer) -> bool:
-        """Return whether its pods may run on a node."""
-        labels = dict(node.labels)
-        is_selected = all(labels.get(name) == value for name, value in self.selector)
-        return is_selected and are_tolerated(node.taints, self.tolerations, self.resource)
+_Requirements = tuple[str, int, tuple[tuple[str, str], ...], tuple[Toleration, ...]]
+"""What decides which nodes have room for an accelerator: resource, GPUs per replica, node labels and tolerations."""
 
 
 @value
@@ -65,13 +53,11 @@ class Inventory:
     spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
     _rooms: dict[_Requirements, Room] = field(default_factory=dict)
 
-    def room(self, option: AcceleratorOption, apart_from: frozenset[str] = frozenset()) -> Room:
-        """Return the room for replicas of an accelerator, without the nodes in `apart_from`."""
-        requirements = _Requirements(option.resource, option.gpus_per_replica, option.node_selector, option.tolerations)
-        if apart_from:
-            return _room(tuple(node for node in self.nodes if node.name not in apart_from), requirements)
+    def room(self, option: AcceleratorOption) -> Room:
+        """Return the room for replicas of an accelerator."""
+        requirements = option.resource, option.gpus_per_replica, option.node_selector, option.tolerations
         if requirements not in self._rooms:
-            self._rooms[requirements] = _room(self.nodes, requirements)
+            self._rooms[requirements] = _room(self.nodes, option)
         return self._rooms[requirements]
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
@@ -99,20 +85,21 @@ class Inventory:
         return replace(self, spoken_for=foreign)
 
 
-def _room(nodes: tuple[NodeOffer, ...], requirements: _Requirements) -> Room:
-    """Count the room on nodes for replicas with these properties."""
-    free = offering = 0
-    matching: list[str] = []
-    with_room: list[str] = []
+def _room(nodes: Iterable[NodeOffer], option: AcceleratorOption) -> Room:
+    """Count the room on nodes for replicas of an accelerator."""
+    free, offering = dict[str, int](), 0
     for node in nodes:
-        allocatable = dict(node.allocatable).get(requirements.resource, 0)
-        if allocatable <= 0:
-            continue
-        offering += 1
-        if requirements.takes(node):
-            matching.append(node.name)
-            replicas = max(0, allocatable - dict(node.used).get(requirements.resource, 0)) // max(1, requirements.gpus)
-            free += replicas
-            if replicas:
-                with_room.append(node.name)
-    return Room(free, frozenset(matching), offering, frozenset(with_room))
+        allocatable = dict(node.allocatable).get(option.resource, 0)
+        offering += allocatable > 0
+        if allocatable > 0 and _takes(node, option):
+            left = allocatable - dict(node.used).get(option.resource, 0)
+            free[node.name] = max(0, left) // max(1, option.gpus_per_replica)
+    with_room = frozenset([name for name, replicas in free.items() if replicas])
+    return Room(sum(free.values()), frozenset(free), offering, with_room)
+
+
+def _takes(node: NodeOffer, option: AcceleratorOption) -> bool:
+    """Return whether pods of an accelerator may run on a node."""
+    labels = dict(node.labels)
+    is_selected = all(labels.get(name) == value for name, value in option.node_selector)
+    return is_selected and are_tolerated(node.taints, option.tolerations, option.resource)

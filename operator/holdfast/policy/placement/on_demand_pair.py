@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -101,7 +102,7 @@ def affordable(option: AcceleratorOption, pair: Pair | None, dollars_per_hour: f
     if pair is not None:
         parts = (pair.first, cost), (pair.most, pair.cost_per_hour or 0.0), *parts
     for count, each in parts:
-        paid = min(count, affordable_replicas(remaining, each)) if each > 0.0 else count
+        paid = min(count, affordable_replicas(remaining, each))
         replicas, remaining = replicas + paid, remaining - paid * each
         if paid < count:
             return replicas
@@ -116,7 +117,14 @@ def together(groups: Sequence[Group], chosen: str, pair: Pair | None) -> tuple[G
         return own, others
     paired, rest = parted(group_on(groups, pair.accelerator), pair.most)
     source = tuple(group for group in others if group.accelerator != pair.accelerator)
-    return _joined(own, paired), (*((rest,) if rest.size else ()), *source)
+    replicas = [mine + theirs for mine, theirs in zip(_ranked(own), _ranked(paired), strict=True)]
+    both = replace(
+        _made_of(own, own.baseline + paired.size, own.draining + paired.draining, replicas),
+        exists=own.exists or paired.exists,
+        observed=own.observed and paired.observed,
+        rolling_out=own.rolling_out or paired.rolling_out,
+    )
+    return both, (*((rest,) if rest.size else ()), *source)
 
 
 def parted(group: Group, count: int) -> tuple[Group, Group]:
@@ -130,41 +138,18 @@ def parted(group: Group, count: int) -> tuple[Group, Group]:
     return _made_of(group, size, group.draining, first), _made_of(group, group.baseline - size, 0, rest)
 
 
-def _joined(own: Group, other: Group) -> Group:
-    """Return both groups as one, with the name of the first."""
-    both = replace(
-        own,
-        exists=own.exists or other.exists,
-        observed=own.observed and other.observed,
-        rolling_out=own.rolling_out or other.rolling_out,
-    )
-    replicas = [mine + theirs for mine, theirs in zip(_ranked(own), _ranked(other), strict=True)]
-    return _made_of(both, own.baseline + other.size, own.draining + other.draining, replicas)
+_PHASES = "ready", "starting", "pending", "stuck", "failing", "ailing", "short"
+"""Fields of a group with replicas, the most useful first."""
 
 
-Replicas = tuple[Replica, ...]
+def _ranked(group: Group) -> list[tuple[Replica, ...]]:
+    return [getattr(group, phase) for phase in _PHASES]
 
 
-def _ranked(group: Group) -> tuple[Replicas, ...]:
-    """Return the replicas by phase, the most useful first."""
-    return group.ready, group.starting, group.pending, group.stuck, group.failing, group.ailing, group.short
-
-
-def _made_of(group: Group, size: int, draining: int, ranked: Sequence[Replicas]) -> Group:
+def _made_of(group: Group, size: int, draining: int, ranked: Sequence[tuple[Replica, ...]]) -> Group:
     """Return the group with these replicas by phase."""
-    ready, starting, pending, stuck, failing, ailing, short = ranked
-    return replace(
-        group,
-        size=size,
-        draining=draining,
-        ready=ready,
-        starting=starting,
-        pending=pending,
-        stuck=stuck,
-        failing=failing,
-        ailing=ailing,
-        short=short,
-    )
+    by_phase: dict[str, Any] = dict(zip(_PHASES, ranked, strict=True))
+    return replace(group, size=size, draining=draining, **by_phase)
 
 
 def _serving(group: Group, option: AcceleratorOption) -> int:

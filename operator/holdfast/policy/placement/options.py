@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
@@ -53,43 +52,31 @@ class Option:
         return self.replicas <= self.most
 
     @property
-    def unserved(self) -> float:
-        """Share of the demand that the available replicas cannot serve."""
-        if self.fits:
-            return 0.0
-        if self.demand_rps is None or not self.belief.feasible or not math.isfinite(self.demand_rps):
-            return 1.0 - self.most / self.replicas
-        return max(0.0, 1.0 - self.most * self.belief.rate_rps / self.demand_rps) if self.demand_rps > 0.0 else 0.0
-
-    @property
     def served(self) -> float:
         """Share of the demand that the available replicas serve."""
-        return 1.0 - self.unserved
+        if self.fits:
+            return 1.0
+        if self.demand_rps is None or not self.belief.feasible or not math.isfinite(self.demand_rps):
+            return self.most / self.replicas
+        return min(1.0, self.most * self.belief.rate_rps / self.demand_rps) if self.demand_rps > 0.0 else 1.0
 
     @property
     def cost_per_hour(self) -> float | None:
         """Dollars per hour of the replicas that the demand needs; None without a price."""
-        cost = self.belief.option.cost_per_replica_hour
-        if cost is None or self.pair is None or self.pair.cost_per_hour is None:
+        cost, pair = self.belief.option.cost_per_replica_hour, self.pair
+        if cost is None or pair is None or pair.cost_per_hour is None:
             return None if cost is None else cost * self.replicas
-        return cost * (self.replicas - self.paired_replicas) + self.pair.cost_per_hour * self.paired_replicas
+        share = self.beside(self.replicas)
+        return cost * (self.replicas - share) + pair.cost_per_hour * share
 
-    @property
-    def paired_replicas(self) -> int:
-        """Needed replicas on the pair's accelerator."""
-        return 0 if self.pair is None else self.pair.share(self.replicas)
-
-    @property
-    def parts(self) -> Mapping[str, int]:
-        """Needed replicas by accelerator."""
-        return self.parts_of(self.replicas)
+    def beside(self, replicas: int) -> int:
+        """Return how many of so many replicas are on the pair's accelerator."""
+        return 0 if self.pair is None else self.pair.share(replicas)
 
     def parts_of(self, replicas: int) -> dict[str, int]:
         """Return so many replicas by accelerator."""
-        if self.pair is None:
-            return {self.name: replicas}
-        share = self.pair.share(replicas)
-        return {self.name: replicas - share, self.pair.accelerator: share}
+        share = self.beside(replicas)
+        return {self.name: replicas - share} | ({} if self.pair is None else {self.pair.accelerator: share})
 
     @property
     def forbidden(self) -> bool:
@@ -111,17 +98,13 @@ class Option:
     def rank(self) -> tuple[tuple[bool, bool, bool, float, bool], float, float, bool, int]:
         """Sort key: unhindered options first, then by served share, cost per good request and list order."""
         is_fallback = self.pair is not None and not self.belief.option.spot
-        return self.hindrance, self.unserved, self._per_request, is_fallback, self.index
+        return self.hindrance, -self.served, self._per_request, is_fallback, self.index
 
     @property
     def _per_request(self) -> float:
         """Dollars per hour for each good request/s."""
-        cost, rate, both = self.belief.option.cost_per_replica_hour, self.belief.rate_rps, self.cost_per_hour
-        if cost is None or not rate > 0.0:
-            return 0.0
-        if self.pair is None or both is None or not self.replicas:
-            return cost / rate
-        return round(both / self.replicas / rate, 12)
+        carried_rps = self.replicas * self.belief.rate_rps
+        return round((self.cost_per_hour or 0.0) / carried_rps, 12) if carried_rps > 0.0 else 0.0
 
 
 def describe_options(

@@ -192,10 +192,10 @@ def within_what_others_leave(proposal: Proposal) -> Bound | None:
 
     What must stay all the same was reckoned with when they were shared out.
     """
-    allocation, pair = proposal.view.allocation, proposal.view.chosen.pair
+    allocation = proposal.view.allocation
     if allocation is None:
         return None
-    most = allocation.replicas + (0 if pair is None else pair.share(proposal.after))  # of which nothing was asked
+    most = allocation.replicas + proposal.view.chosen.beside(proposal.after)  # of which nothing was asked
     return None if proposal.after <= most else Bound(most, Reason.CAPACITY_LIMITED, allocation.sentence)
 
 
@@ -217,7 +217,7 @@ def at_most_the_maximum(proposal: Proposal) -> Bound | None:
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
     option, pair = proposal.view.belief.option, proposal.view.chosen.pair
-    own = proposal.after - (0 if pair is None else pair.share(proposal.after))
+    own = proposal.after - proposal.view.chosen.beside(proposal.after)
     if option.max_replicas is None or own <= option.max_replicas:
         return None
     most = option.max_replicas if pair is None else pair.total(option.max_replicas)
@@ -244,8 +244,8 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
 
 def no_flood_of_ended_pods(proposal: Proposal) -> Bound | None:
     """Pods that end are replaced without end: until the backoff ends, only the replicas that last stay."""
-    view, name, pair = proposal.view, proposal.view.chosen.name, proposal.view.chosen.pair
-    backoff, share = view.stopped(name), 0 if pair is None else pair.share(proposal.after)
+    view, name = proposal.view, proposal.view.chosen.name
+    backoff, share = view.stopped(name), view.chosen.beside(proposal.after)
     most = view.bounded(name, proposal.after - share) + share
     if backoff is None or proposal.after <= most:
         return None
