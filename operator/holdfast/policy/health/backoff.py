@@ -137,7 +137,10 @@ def watch_backoffs(
             found = found or _found(group, is_long, settings, name == awaited)
             if found is not None:
                 elsewhere = sum(other.to_serve for other in groups if other is not group)
-                past[name] = _next(last, group, found, now, settings, elsewhere, flood)
+                no_more = flood or found[0] is Reason.INSUFFICIENT_GPUS
+                asked = (group.size, group.placed, group.to_serve, elsewhere) if no_more else ()
+                delay = _delay_seconds(last, now, settings)
+                past[name] = Backoff(name, now + delay, delay, *found, *asked)
     slots = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), slots)
 
@@ -206,19 +209,8 @@ def _pods_end(group: Group, last: Backoff | None, fails_long: bool, flood: bool)
     return None
 
 
-def _next(
-    last: Backoff | None,
-    group: Group,
-    found: tuple[Reason, str],
-    now: float,
-    settings: PolicySettings,
-    elsewhere: int,
-    flood: bool,
-) -> Backoff:
-    """Return the next backoff, with twice the delay of the last one, or the same while that one is active."""
-    delay = settings.retry_seconds
-    if last is not None and last.delay_seconds:
-        delay = min(last.delay_seconds * (1.0 if now < last.until else 2.0), settings.longest_retry_seconds)
-    no_more = flood or found[0] is Reason.INSUFFICIENT_GPUS
-    asked = (group.size, group.placed, group.to_serve, elsewhere) if no_more else ()
-    return Backoff(group.accelerator, now + delay, delay, *found, *asked)
+def _delay_seconds(last: Backoff | None, now: float, settings: PolicySettings) -> float:
+    """Return the delay of the next backoff: twice that of the last one, or the same while that one is active."""
+    if last is None or not last.delay_seconds:
+        return settings.retry_seconds
+    return min(last.delay_seconds * (1.0 if now < last.until else 2.0), settings.longest_retry_seconds)
