@@ -46,10 +46,12 @@ def decide(
         ServicePass(each, memory, tick, NumberedModel(rationed))
         for each in sorted(snapshot.services, key=lambda each: each.spec.key)
     ]
-    for each in _in_turn(passes, snapshot.now):
+    first = int(snapshot.now) % max(1, len(passes))
+    in_turn = passes[first:] + passes[:first]  # the first one gets an answer of the engine model first
+    for each in in_turn:
         _attempt(each, each.propose, failed)
     allocations, fleet = _allocated(passes, memory.fleet, snapshot, tick, unshared)
-    for each in _in_turn(passes, snapshot.now):
+    for each in in_turn:
         allocation = allocations.get(each.key)
         if not each.failed and _attempt(each, partial(each.conclude, allocation), failed) and recorded:
             recorded(each.key, FleetContext(allocation, each.promise, each.model.unanswered))
@@ -110,9 +112,3 @@ def _allocated(
             raise
         unshared(error)
         return {each.key: last for each in passes if (last := each.memory.allocation)}, fleet
-
-
-def _in_turn(passes: Sequence[ServicePass], now: float) -> Sequence[ServicePass]:
-    """All in their order, each time from another one on: the first one gets an answer of the engine model first."""
-    first = int(now) % len(passes) if passes else 0
-    return [*passes[first:], *passes[:first]]

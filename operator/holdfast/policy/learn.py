@@ -33,7 +33,7 @@ from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.estimate.traffic import Seen, judge
-from holdfast.policy.health.backoff import Backoffs, watch_backoffs
+from holdfast.policy.health.backoff import watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
@@ -116,7 +116,10 @@ def learn(
     window = _window(observed, arrived, arrivals, verdicts.latest, now)
     beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
-    backoffs, spot = _backoffs(observed), frozenset(option.name for option in spec.accelerators if option.spot)
+    before, backoffs = known.spec or spec, old.backoffs
+    if before.generation != spec.generation:
+        backoffs = backoffs.after_edit(before, spec)
+    spot = frozenset(option.name for option in spec.accelerators if option.spot)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,
@@ -155,13 +158,6 @@ def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
     name, request = known.choice.accelerator, known.request
     asked = request is not None and request.short and request.option.name == name
     return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
-
-
-def _backoffs(observed: Observation) -> Backoffs:
-    """The backoffs that an edit of the spec, if there was one, leaves in force."""
-    old, spec = observed.known.learned.backoffs, observed.service.spec
-    before = observed.known.spec or spec
-    return old if before.generation == spec.generation else old.after_edit(before, spec)
 
 
 def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> ServiceMemory:

@@ -200,11 +200,14 @@ class View:
         return Least(1, Reason.AT_MINIMUM, text)
 
     @property
+    def above_demand(self) -> bool:
+        """Whether the lower bound is more than the demand needs."""
+        return replicas_for(self.demand_rps or 0.0, self.belief.rate_rps) < self.least.replicas
+
+    @property
     def schedule_rules(self) -> bool:
         """Whether a schedule requires more replicas than the demand."""
-        least = self.least
-        scheduled = least.reason is Reason.SCHEDULED_FLOOR
-        return scheduled and replicas_for(self.demand_rps or 0.0, self.belief.rate_rps) < least.replicas
+        return self.least.reason is Reason.SCHEDULED_FLOOR and self.above_demand
 
     @property
     def ailing_to_let_go(self) -> int:

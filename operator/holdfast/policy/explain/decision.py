@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import (
     BatchingTarget,
@@ -34,11 +32,7 @@ def decision_of(
     queue_limit: QueueLimitTarget | None,
 ) -> Decision:
     """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
-    verdict, recommendation = _verdicts(view, sizes)
-    if view.spec.recommend_only and recommendation is not None:
-        told = "; ".join(filter(None, (recommendation.message, advice(batching, view))))
-        recommendation = replace(recommendation, message=told)
-    belief = view.belief
+    (verdict, recommendation), belief = _verdicts(view, sizes, batching), view.belief
     return Decision(
         key=view.spec.key,
         generation=view.spec.generation,
@@ -69,9 +63,11 @@ def decision_of(
     )
 
 
-def _verdicts(view: View, sizes: Sizes) -> tuple[Verdict, Verdict | None]:
+def _verdicts(view: View, sizes: Sizes, batching: Batching) -> tuple[Verdict, Verdict | None]:
     """What is done, and what is only recommended because people hold the size themselves."""
-    free = Verdict(sizes.action, reason_for(view, sizes), describe(view, sizes), sizes.targets)
+    advised = advice(batching, view) if view.spec.recommend_only else ""
+    told = "; ".join(filter(None, (describe(view, sizes), advised)))
+    free = Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets)
     if view.spec.pinned_replicas is not None:
         return pinned_verdict(view, view.spec.pinned_replicas), free
     if view.spec.recommend_only:

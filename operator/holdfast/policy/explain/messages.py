@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
-from holdfast.policy.estimate.demand import replicas_for
 from holdfast.policy.health.backoff import FLOOD_SECONDS
 from holdfast.policy.health.replicas import ended_since
 from holdfast.policy.sizing.proposal import Sizes
@@ -240,10 +239,10 @@ def _replacements(view: View) -> str:
 def _floor(view: View, sizes: Sizes) -> str:
     """Why there are replicas that the load does not need, where no guard says so."""
     least = view.least
-    idle = replicas_for(view.demand_rps or 0.0, view.belief.rate_rps) < least.replicas
     if least.reason in (Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT):
         return least.sentence
-    return least.sentence if idle and sizes.after == least.replicas and least.reason not in sizes.limits else ""
+    told = least.reason in sizes.limits or sizes.after != least.replicas
+    return "" if told or not view.above_demand else least.sentence
 
 
 def _caution(view: View, sizes: Sizes) -> str:
