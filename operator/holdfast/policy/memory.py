@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
+from typing import NamedTuple
 
+from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey, ServiceSpec
+from holdfast.domain.signals import Traffic
+from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Timing
 from holdfast.domain.value import value
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
@@ -30,7 +35,6 @@ from holdfast.policy.health.stalled import Stalls
 from holdfast.policy.health.stragglers import Straggler
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.settings import PolicySettings
-from holdfast.policy.unchanged import Last
 
 
 @value
@@ -58,6 +62,29 @@ class Learned:
     straggler: Straggler = field(default_factory=Straggler)
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
+
+
+class Last(NamedTuple):
+    """A decision, its facts, its time, and until when no scheduled minimum begins or ends."""
+
+    decision: Decision
+    facts: ServiceSnapshot
+    at: float
+    until: float = math.inf
+
+
+def facts(service: ServiceSnapshot) -> ServiceSnapshot:
+    """Return what a decision depends on: without quantiles, ages and history, which change or end with time alone."""
+    seen = service.traffic
+    traffic = Traffic(
+        seen.state,
+        seen.detail,
+        seen.interval_seconds,
+        by_accelerator=seen.by_accelerator,
+        hung=seen.hung,
+        lagging=seen.lagging,
+    )
+    return replace(service, traffic=traffic, history=None, recalled=Recalled(), born_at=None)
 
 
 @value
@@ -89,6 +116,18 @@ class ServiceMemory:
     def decided_at(self) -> float | None:
         """Time of the last decision, in seconds since the epoch."""
         return None if self.last is None else self.last.at
+
+    def held(self, known: ServiceSnapshot, now: float, timing: Timing) -> Last | None:
+        """Return the last decision if it held everything, on the same facts, less than a scrape interval ago.
+
+        Most services are quiet, and engines are scraped less often than decisions are made. Changes that only need time
+        (the end of a hold time, a replica that waited too long) are thus delayed by up to one scrape interval. A new
+        scrape, another pod, an edited spec or the time of a schedule is decided on at once.
+        """
+        last = self.last
+        if last is None or last.decision.verdict.action is not Action.HOLD or not now < last.until:
+            return None
+        return last if 0.0 <= now - last.at < timing.scrape_seconds and last.facts == known else None
 
 
 Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, str], ...]]

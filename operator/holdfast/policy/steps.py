@@ -15,14 +15,13 @@ from holdfast.policy.estimate.engine_model import EngineModel, NumberedModel
 from holdfast.policy.estimate.flapping import remember_change
 from holdfast.policy.explain.decision import decision_of
 from holdfast.policy.learn import Learning, learn, with_history
-from holdfast.policy.memory import Memory, ServiceMemory
+from holdfast.policy.memory import Last, Memory, ServiceMemory, facts
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.sizing.service_view import view_of
 from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
-from holdfast.policy.unchanged import Last, facts, still_holds
 from holdfast.policy.view import View
 
 
@@ -135,10 +134,10 @@ class ServicePass:
 
     def propose(self) -> None:
         """Learn and propose, unless the last decision still holds."""
-        last, tick, self._facts = self._before.last, self._tick, facts(self._service)
-        if self._service.history is None and still_holds(last, self._facts, tick.now, tick.timing):
-            self._held = last
-        else:
+        tick, self._facts = self._tick, facts(self._service)
+        if self._service.history is None:
+            self._held = self._before.held(self._facts, tick.now, tick.timing)
+        if self._held is None:
             self._learn_and_propose()
 
     def _learn_and_propose(self) -> None:
