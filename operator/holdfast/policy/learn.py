@@ -9,6 +9,7 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.policy.estimate import (
     activator_misses,
+    capacity_evidence,
     cold_start,
     forecast,
     headroom,
@@ -18,13 +19,6 @@ from holdfast.policy.estimate import (
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
-from holdfast.policy.estimate.capacity_evidence import (
-    measure_steps,
-    missed_by_far,
-    observe_load,
-    observe_saturation,
-    step_evidence,
-)
 from holdfast.policy.estimate.engine_model import EngineModel
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
@@ -234,10 +228,10 @@ def _measured(
         return beliefs
     undisturbed = observed.undisturbed and window.settled(now)
     for group in observed.used:
-        found = step_evidence(observed.seen, group.accelerator, len(group.ready), undisturbed)
+        found = capacity_evidence.step_evidence(observed.seen, group.accelerator, len(group.ready), undisturbed)
         if found is not None:
-            beliefs = measure_steps(beliefs, found, group.accelerator, model)
-            beliefs = observe_saturation(beliefs, found, group.accelerator)
+            beliefs = capacity_evidence.measure_steps(beliefs, found, group.accelerator, model)
+            beliefs = capacity_evidence.observe_saturation(beliefs, found, group.accelerator)
     return beliefs
 
 
@@ -251,10 +245,10 @@ def _compared(
     names, size = [group.accelerator for group in observed.used], sum(len(group.ready) for group in observed.used)
     belief, growth = beliefs.belief(names[0]), old.growth
     if belief is not None and not belief.drifted:
-        missed = missed_by_far(spec, window)
+        missed = capacity_evidence.missed_by_far(spec, window)
         growth = watch_growth(growth, names[0], size, window, belief.modelled_rps, missed)
     for name in names:
-        beliefs = observe_load(beliefs, window, name, old.headroom.is_least, growth.useless)
+        beliefs = capacity_evidence.observe_load(beliefs, window, name, old.headroom.is_least, growth.useless)
     return beliefs, EvidenceWindow(since=now, before=window.verdicts, replicas=window.replicas), growth
 
 

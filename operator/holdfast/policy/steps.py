@@ -74,7 +74,8 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
 
 def explain(plan: ServicePlan) -> Decision:
     """Return the decision with its reason, message, conditions and inputs."""
-    return decision_of(plan.view, plan.sizes, plan.batching, plan.limits, plan.queue_limit)
+    decision = decision_of(plan.view, plan.sizes, plan.batching)
+    return replace(decision, batching=plan.limits, queue_limit=plan.queue_limit)
 
 
 LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})

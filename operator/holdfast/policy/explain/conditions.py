@@ -14,15 +14,7 @@ from holdfast.domain.signals import SignalState
 from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
 from holdfast.policy.estimate.slo_budget import recent
-from holdfast.policy.explain.messages import (
-    HARD_BOUNDS,
-    ailing,
-    ailing_reason,
-    ended,
-    passed_over,
-    reason_for,
-    rests,
-)
+from holdfast.policy.explain import messages
 from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence
@@ -70,17 +62,17 @@ def _ready(view: View, bad: str) -> Told:
     serving, problem = view.ready, _problem(view, capacity=False)
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return False, problem.reason, problem.message
-    if told := ailing(view):
+    if told := messages.ailing(view):
         doubted = view.learned.stalls.doubted
         others = "" if doubted else f"{serving} of {view.size} replicas serve normally; "
-        return None if doubted else serving > 0, ailing_reason(view), others + told
+        return None if doubted else serving > 0, messages.ailing_reason(view), others + told
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     if serving:
         more = f"{serving} replicas are ready, {view.size} desired"
         return True, Reason.SERVING, (_shares(view) if serving <= view.size else more) + _unknown(view)
     if view.at_zero and not view.left_at_zero:
-        return True, Reason.IDLE, f"no replica runs; {rests(view)}"
+        return True, Reason.IDLE, f"no replica runs; {messages.rests(view)}"
     if broken := _broken(view):
         return False, *broken
     backoff = _backoff(view)
@@ -108,7 +100,8 @@ def _unknown(view: View) -> str:
 
 def _mostly_bad(view: View, sizes: Sizes) -> str:
     """Say that most requests were bad, where more replicas could be had and none is starting; empty otherwise."""
-    limited = view.held_by_people or view.allocation is not None or sizes.limits & HARD_BOUNDS or view.own.short
+    held = view.held_by_people or view.allocation is not None
+    limited = held or sizes.limits & messages.HARD_BOUNDS or view.own.short
     judged = view.learned.budget.judged_at is not None
     if not judged or not view.seen.fresh or limited or view.starting or sizes.action is not Action.HOLD:
         return ""
@@ -122,7 +115,7 @@ def _broken(view: View) -> tuple[Reason, str] | None:
     """The first replica that will not serve by waiting, and its last words; else the pod that ended in its place."""
     group = next((group for group in view.groups if group.failing), None)
     if group is None:
-        told = ended(view)
+        told = messages.ended(view)
         return (Reason.POD_ENDED, told) if told else None
     replica = group.failing[0]
     words = [word for word in (replica.reason, replica.detail) if word and word != replica.failure]
@@ -201,15 +194,15 @@ def _missing(view: View) -> str:
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     """The most likely cause, the one that somebody must act on first, and what it means."""
-    limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in HARD_BOUNDS), None)
+    limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in messages.HARD_BOUNDS), None)
     if limited is not None:
         return limited.reason, limited.sentence
-    more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
     if view.own.short:
+        more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
         short = f"{len(view.own.short)} of {view.group.size} replicas wait for a free {view.chosen.name}"
         return Reason.CAPACITY_LIMITED, f"{short}; {more}; add a node or list another accelerator"
-    if told := ailing(view):
-        return ailing_reason(view), told
+    if told := messages.ailing(view):
+        return messages.ailing_reason(view), told
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail; see their logs"
@@ -220,7 +213,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
 
 def _missed_at_rest(view: View) -> tuple[Reason, str]:
     """The cause where nothing fails, nothing starts and nothing bounds the size."""
-    if told := passed_over(view):
+    if told := messages.passed_over(view):
         return Reason.ENGINE_LAGGING, told
     if not view.slo.burning:
         text = "the objective is met at present; earlier requests missed it, usually while replicas started"
@@ -245,7 +238,7 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
 
 def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
-    pinned, held, floor = view.spec.pinned_replicas, reason_for(view, sizes), view.scheduled.now
+    pinned, held, floor = view.spec.pinned_replicas, messages.reason_for(view, sizes), view.scheduled.now
     if pinned is not None:
         return False, Reason.PINNED, pinned_sentence(pinned, sum(pinned_goal(view, pinned).values()))
     if view.spec.recommend_only:

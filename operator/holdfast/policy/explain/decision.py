@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import (
-    BatchingTarget,
-    CapacityView,
-    Decision,
-    Explanation,
-    QueueLimitTarget,
-    SloView,
-    Verdict,
-)
+from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
 from holdfast.policy.estimate.traffic import bad_by_cause
@@ -24,13 +16,7 @@ from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
 from holdfast.policy.view import View
 
 
-def decision_of(
-    view: View,
-    sizes: Sizes,
-    batching: Batching,
-    target: BatchingTarget | None,
-    queue_limit: QueueLimitTarget | None,
-) -> Decision:
+def decision_of(view: View, sizes: Sizes, batching: Batching) -> Decision:
     """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
     (verdict, recommendation), belief = _verdicts(view, sizes, batching), view.belief
     return Decision(
@@ -56,8 +42,6 @@ def decision_of(
         cold_start_seconds=view.learned.cold_starts.p90_seconds,
         recommendation=recommendation,
         explanation=_explanation(view, sizes),
-        batching=target,
-        queue_limit=queue_limit,
         holding=_holding(view),
         engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
     )
