@@ -129,34 +129,6 @@ def test_pods_meet_the_restricted_pod_security_standard(name: str) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-@pytest.mark.parametrize("name", ["holdfast", "holdfast-prometheus"])
-def test_one_value_leaves_all_ids_to_the_platform(name: str) -> None:
-    objects = render({**TRIAL, "settings": {"platformAssignsIds": True}})
-    assert parsed_settings(objects).platform_assigns_ids
-    assert pod_spec(objects, name)["securityContext"] == {
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def test_security_contexts_can_be_overridden_field_by_field() -> None:
-    objects = render({
-        **TRIAL,
-        "podSecurityContext": {"runAsUser": 1000660001, "fsGroup": None},
-        "securityContext": {"readOnlyRootFilesystem": None, "seLinuxOptions": {"level": "s0:c26,c5"}},
-    })  # fmt: skip
-    ours, prometheus = pod_spec(objects), pod_spec(objects, "holdfast-prometheus")
-    assert (ours["securityContext"]["runAsUser"], ours["securityContext"]["runAsGroup"]) == (1000660001, 65532)
-    assert "fsGroup" not in ours["securityContext"]
-    assert prometheus["securityContext"]["fsGroup"] == 65534
-    for pod in (ours, prometheus):
-        assert pod["containers"][0]["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seLinuxOptions": {"level": "s0:c26,c5"},
-        }
-
-
 def test_the_pod_is_probed_where_the_operator_listens() -> None:
     objects = render({"settings": {**URL["settings"], "httpPort": 9999}})
     container = pod_spec(objects)["containers"][0]
@@ -259,6 +231,16 @@ def test_every_option_at_once_renders() -> None:
         ({"prometheus": {"volume": {"emptyDir": {}, "hostPath": {"path": "/x"}}}}, "volume"),
         ({"nodeSelectr": {}}, "nodeSelectr"),
         ({"extraArgs": ["tick=5s"]}, "extraArgs"),
+        ({"image": {"digest": "0123"}}, "digest"),
+        ({"prometheus": {"image": {"digest": "sha256:0123"}}}, "digest"),
+        ({"commonLabels": {"app.kubernetes.io/name": "other"}}, "commonLabels"),
+        ({"podLabels": {"app.kubernetes.io/instance": "other"}}, "podLabels"),
+        ({"commonLabels": {"team": 7}}, "team"),
+        ({"nameOverride": "Slo"}, "nameOverride"),
+        ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "topologySpreadConstraints"),
+        ({"extraContainers": [{"image": "x"}]}, "extraContainers"),
+        ({"podSecurityContext": "none"}, "podSecurityContext"),
+        ({"settings": {"platformAssignsIds": "yes"}}, "platformAssignsIds"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(values: dict[str, Any], named: str) -> None:

@@ -1,10 +1,9 @@
 {{- define "holdfast.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
-{{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 {{- end }}
 
@@ -29,8 +28,13 @@ app.kubernetes.io/component: operator
 {{- $file | replace "RELEASE_NAMESPACE" (.Values.monitoring.rules.operatorNamespace | default .Release.Namespace) -}}
 {{- end }}
 
+{{- /* A digest names the very image; a runtime ignores a tag next to it. */ -}}
+{{- define "holdfast.imageOf" -}}
+{{- .image.repository }}{{ if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .version }}{{ end }}
+{{- end }}
+
 {{- define "holdfast.image" -}}
-{{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- include "holdfast.imageOf" (dict "image" .Values.image "version" .Chart.AppVersion) -}}
 {{- end }}
 
 {{- define "holdfast.labels" -}}
@@ -38,6 +42,21 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Labels of one object, with those that its own values add: of both, the nearer one counts. */ -}}
+{{- define "holdfast.labelsWith" -}}
+{{- toYaml (merge (dict) (.more | default dict) (include "holdfast.labels" .root | fromYaml)) -}}
+{{- end }}
+
+{{- define "holdfast.prometheus.labels" -}}
+{{ include "holdfast.prometheus.selector" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "holdfast.prometheus.selector" -}}

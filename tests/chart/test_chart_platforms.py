@@ -1,0 +1,104 @@
+"""What platforms want of the chart: ids, security contexts, labels, names, digests, placement and a proxy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.test_chart import CHART, TRIAL, URL, _helm, only, parsed_settings, pod_spec, render
+
+SELECTED = {
+    "app.kubernetes.io/name": "holdfast",
+    "app.kubernetes.io/instance": "holdfast",
+    "app.kubernetes.io/component": "operator",
+}
+
+
+@pytest.mark.parametrize("name", ["holdfast", "holdfast-prometheus"])
+def test_one_value_leaves_all_ids_to_the_platform(name: str) -> None:
+    objects = render({**TRIAL, "settings": {"platformAssignsIds": True}})
+    assert parsed_settings(objects).platform_assigns_ids
+    assert pod_spec(objects, name)["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_security_contexts_can_be_overridden_field_by_field() -> None:
+    objects = render({
+        **TRIAL,
+        "podSecurityContext": {"runAsUser": 1000660001, "fsGroup": None},
+        "securityContext": {"readOnlyRootFilesystem": None, "seLinuxOptions": {"level": "s0:c26,c5"}},
+    })  # fmt: skip
+    ours, prometheus = pod_spec(objects), pod_spec(objects, "holdfast-prometheus")
+    assert (ours["securityContext"]["runAsUser"], ours["securityContext"]["runAsGroup"]) == (1000660001, 65532)
+    assert "fsGroup" not in ours["securityContext"]
+    assert prometheus["securityContext"]["fsGroup"] == 65534
+    for pod in (ours, prometheus):
+        assert pod["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seLinuxOptions": {"level": "s0:c26,c5"},
+        }
+
+
+def test_common_labels_are_on_every_object_and_pod_and_in_no_selector() -> None:
+    common = {"team": "ml", "cost-centre": "42"}
+    monitoring = {"podMonitor": {"enabled": True, "labels": {"team": "monitoring"}}, "dashboards": {"enabled": True}}
+    objects = render({**TRIAL, "commonLabels": common, "podLabels": {"team": "pods"}, "monitoring": monitoring})
+    nearer = {"PodMonitor": "monitoring"}
+    for item in objects:
+        if item["kind"] != "CustomResourceDefinition":
+            expected = {**common, "team": nearer.get(item["kind"], "ml")}
+            assert item["metadata"]["labels"].items() >= expected.items(), item["metadata"]["name"]
+    for name, team in (("holdfast", "pods"), ("holdfast-prometheus", "ml")):
+        deployment = only(objects, "Deployment", name)["spec"]
+        assert deployment["template"]["metadata"]["labels"].items() >= {**common, "team": team}.items()
+        assert not common.keys() & deployment["selector"]["matchLabels"].keys()
+
+
+@pytest.mark.parametrize(
+    ("release", "values", "name"),
+    [
+        ("holdfast", {}, "holdfast"),
+        ("prod", {}, "prod-holdfast"),
+        ("prod", {"nameOverride": "slo"}, "prod-slo"),
+        ("prod-slo", {"nameOverride": "slo"}, "prod-slo"),
+        ("holdfast", {"nameOverride": "slo"}, "holdfast-slo"),
+        ("prod", {"nameOverride": "slo", "fullnameOverride": "mine"}, "mine"),
+        ("r" * 53, {"nameOverride": "slo"}, "r" * 52),
+    ],
+)
+def test_names_can_be_overridden_in_part_or_whole(release: str, values: dict[str, Any], name: str) -> None:
+    done = _helm("template", release, str(CHART), values={**URL, **values})
+    assert done.returncode == 0, done.stderr
+    deployment = only(tuple(filter(None, yaml.safe_load_all(done.stdout))), "Deployment", name)
+    assert deployment["spec"]["selector"]["matchLabels"] == {**SELECTED, "app.kubernetes.io/instance": release}
+
+
+def test_a_digest_names_the_image_in_place_of_the_tag() -> None:
+    digest = "sha256:" + "0123456789abcdef" * 4
+    image = {"repository": "registry.example/holdfast", "tag": "dev", "digest": digest}
+    objects = render({"image": image, "prometheus": {"enabled": True, "image": {"digest": digest}}})
+    assert pod_spec(objects)["containers"][0]["image"] == f"registry.example/holdfast@{digest}"
+    assert parsed_settings(objects).activator_image == f"registry.example/holdfast@{digest}"
+    assert pod_spec(objects, "holdfast-prometheus")["containers"][0]["image"] == f"prom/prometheus@{digest}"
+
+
+def test_a_constraint_without_a_selector_counts_the_operators_own_pods() -> None:
+    zones = {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    chosen = {**zones, "labelSelector": {"matchLabels": {"a": "b"}}}
+    (default,) = pod_spec(render(URL))["topologySpreadConstraints"]
+    assert (default["topologyKey"], default["labelSelector"]) == ("kubernetes.io/hostname", {"matchLabels": SELECTED})
+    given = pod_spec(render({**URL, "topologySpreadConstraints": [zones, chosen]}))["topologySpreadConstraints"]
+    assert given == [{**zones, "labelSelector": {"matchLabels": SELECTED}}, chosen]
+    assert "topologySpreadConstraints" not in pod_spec(render({**URL, "topologySpreadConstraints": []}))
+
+
+def test_a_proxy_may_run_next_to_the_operator() -> None:
+    proxy = {"name": "sigv4", "image": "registry.example/proxy:1", "args": ["--port=:8005"]}
+    operator, beside = pod_spec(render({**URL, "extraContainers": [proxy]}))["containers"]
+    assert operator["name"] == "holdfast"
+    assert beside == proxy
