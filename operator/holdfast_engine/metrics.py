@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from holdfast_engine.clientlag import LAG_BUCKETS
 from holdfast_engine.engine_info import INFO_LABELS
 from holdfast_engine.leastsquares import TERMS
 from holdfast_engine.stats_fields import FIELDS, LAG_TOKENS, LAW, LIMITS, Mode
-from holdfast_engine.statsfile import read_stats
+from holdfast_engine.statsfile import StatsWriter, read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")
 _LANES = ("front", "fresh", "late")
@@ -36,13 +37,30 @@ class Identity:
 
 
 class EngineCollector(Collector):
-    """The counters of one or more engines behind one API server; `rejected` are those it turned away itself."""
+    """The counters of one or more engines; `rejected` are the requests that this API server turned away itself.
 
-    def __init__(self, identity: Identity, paths: dict[int, Path]) -> None:
+    Several API servers of a pod write that number into the folder `shared`: whichever is scraped tells it of all.
+    """
+
+    def __init__(self, identity: Identity, paths: dict[int, Path], shared: Path | None = None) -> None:
         self.rejected = 0
+        self._shared = shared
+        self._writer: StatsWriter | None = None
         self._identity = identity
         self._paths = paths
         self._failing = False
+
+    def reject(self) -> None:
+        """Count a request that got a 503 before it reached the engine."""
+        self.rejected += 1
+        if self._shared is not None:
+            self._writer = self._writer or StatsWriter(self._shared / f"holdfast-{os.getpid()}.rejected", 1)
+            self._writer.write([self.rejected])
+
+    def _rejected_by_all(self) -> float:
+        if self._shared is None:
+            return float(self.rejected)
+        return sum(sum(read_stats(path, 1) or ()) for path in self._shared.glob("holdfast-*.rejected"))
 
     def describe(self) -> list[Metric]:
         """No names before the first scrape: they are read, not made up."""
@@ -105,7 +123,8 @@ class EngineCollector(Collector):
 
     def _counters(self, engines: dict[str, dict[str, float]]) -> Iterator[Metric]:
         first = next(iter(engines))
-        rejected = {engine: float(self.rejected if engine == first else 0) for engine in engines}
+        turned_away = self._rejected_by_all()
+        rejected = {engine: turned_away if engine == first else 0.0 for engine in engines}
         arrived = self._counter("requests_arrived", "Requests that reached the engine, or were turned away by it.")
         bad = self._counter("requests_bad", "Requests outside the objectives, by the bound they broke.", "cause")
         steps = self._counter(

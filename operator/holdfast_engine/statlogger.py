@@ -5,11 +5,16 @@ It runs in the API server process. vLLM stops at start when a stat logger fails,
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import vllm
 from prometheus_client import REGISTRY
+from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from holdfast_engine import VERSION, stats_fields
@@ -27,10 +32,13 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
         try:
             name = vllm_config.model_config.served_model_name
             identity = Identity(name, VERSION, vllm.__version__, engine_info(vllm_config))
-            collector = EngineCollector(
-                identity, {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
-            )
-            REGISTRY.register(collector)
+            paths = {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
+            folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+            collector = EngineCollector(identity, paths, Path(folder) if folder else None)
+            if folder:
+                show_beside_all(collector)
+            else:
+                REGISTRY.register(collector)
             self._collector = collector
         except Exception as error:
             logger.error("holdfast: no counters on /metrics: %s", error, exc_info=error)
@@ -44,4 +52,17 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
     def record_admission_rejection(self, reason: str) -> None:
         """Count a request that got a 503 before it reached the engine: it arrived, and it is bad."""
         if self._collector is not None:
-            self._collector.rejected += 1
+            self._collector.reject()
+
+
+def show_beside_all(collector: EngineCollector) -> None:
+    """Show the counters on the page of several API servers (--api-server-count), whichever of them is scraped.
+
+    That page has what these processes write into a folder, and nothing of the registry of the one that answers.
+    """
+    theirs = MultiProcessCollector.collect
+
+    def collect(self: MultiProcessCollector) -> Iterator[Any]:
+        return itertools.chain(theirs(self), collector.collect())
+
+    setattr(MultiProcessCollector, "collect", collect)  # noqa: B010  # mypy allows no assignment to a method

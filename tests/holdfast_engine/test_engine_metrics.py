@@ -70,6 +70,22 @@ def test_rejected_requests_arrived_and_are_bad(scrape: Scrape) -> None:
     assert scrape.value("requests_bad_total", cause="rejected") == 4
 
 
+def test_each_of_several_api_servers_tells_what_all_of_them_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StatsWriter(tmp_path / "engine-0.stats", len(FIELDS)).write([0.0] * len(FIELDS))
+    pages = []
+    for number, rejected in enumerate((3, 2, 0)):
+        monkeypatch.setattr("os.getpid", lambda number=number: 100 + number)
+        collector = EngineCollector(Identity("tiny", "0.1.0", "0.32.0"), {0: tmp_path / "engine-0.stats"}, tmp_path)
+        for _ in range(rejected):
+            collector.reject()
+        pages.append(CollectorRegistry())
+        pages[-1].register(collector)
+    found = [page.get_sample_value("holdfast:requests_bad_total", {**LABELS, "cause": "rejected"}) for page in pages]
+    assert found == [5.0, 5.0, 5.0]
+
+
 def test_an_engine_without_a_file_is_off_and_counts_nothing(scrape: Scrape) -> None:
     assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
     assert "requests_arrived" not in scrape.text
