@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,17 +26,29 @@ def h100(traffic: Traffic) -> AcceleratorTraffic:
     return dict(traffic.by_accelerator)["h100"]
 
 
-@contextlib.asynccontextmanager
-async def scraping(folder: Path, config: str = SCRAPE_CONFIG, /, **addresses: str) -> AsyncIterator[PrometheusSource]:
-    """Prometheus over engines by the names of their pods, scraped every second."""
+@contextlib.contextmanager
+def scraped(folder: Path, config: str = SCRAPE_CONFIG, /, **addresses: str) -> Iterator[str]:
+    """Prometheus over engines by the names of their pods, scraped every second; yields its URL."""
     (folder / "data").mkdir()
     targets = (TARGET % {"address": address, "pod": pod.replace("_", "-")} for pod, address in addresses.items())
     with prometheus(folder / "data", config + "".join(targets)) as url:
-        source = PrometheusSource(prometheus_address(url), tick_seconds=1.0, scrape_seconds=1.0)
-        try:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def scraping(folder: Path, config: str = SCRAPE_CONFIG, /, **addresses: str) -> AsyncIterator[PrometheusSource]:
+    with scraped(folder, config, **addresses) as url:
+        async with reading(url) as source:
             yield source
-        finally:
-            await source.close()
+
+
+@contextlib.asynccontextmanager
+async def reading(url: str) -> AsyncIterator[PrometheusSource]:
+    source = PrometheusSource(prometheus_address(url), tick_seconds=1.0, scrape_seconds=1.0)
+    try:
+        yield source
+    finally:
+        await source.close()
 
 
 async def until(source: PrometheusSource, accepts: Callable[[Traffic], bool], *pods: str) -> Traffic:
@@ -93,7 +105,8 @@ async def test_what_the_plugin_counts_arrives_and_the_limits_in_force_are_read_b
         load.cancel()
 
 
-CONVERTED = "scrape_interval: 1s, scrape_native_histograms: true, convert_classic_histograms_to_nhcb: true"
+NATIVE = "scrape_interval: 1s, scrape_native_histograms: true, convert_classic_histograms_to_nhcb: true"
+BOTH = f"{NATIVE}, always_scrape_classic_histograms: true"
 DROPPED = """
     metric_relabel_configs:
       - {source_labels: [__name__], regex: "vllm:.*_bucket", action: drop}
@@ -101,26 +114,50 @@ DROPPED = """
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "missing"),
-    [
-        ("scrape_interval: 1s", CONVERTED, "has no vllm:time_to_first_token_seconds_count, "),
-        ("\n    static_configs:", DROPPED, "has no vllm:time_to_first_token_seconds_bucket, "),
-    ],
-    ids=["converted histograms", "dropped buckets"],
+    "stored", ["scrape_interval: 1s", NATIVE, BOTH], ids=["classic histograms", "native histograms", "both"]
 )
-async def test_histograms_that_prometheus_does_not_keep_are_named(
-    before: str, after: str, missing: str, tmp_path: Path
-) -> None:
+async def test_histograms_count_the_same_however_prometheus_stores_them(stored: str, tmp_path: Path) -> None:
+    """Case C03: verdicts, lengths and percentiles, of old and of new engines."""
+    exporter = Exporter()
+    config = SCRAPE_CONFIG.replace("scrape_interval: 1s", stored)
+    with scraped(tmp_path, config, chat_0=exporter.address) as url:
+        async with reading(url) as source:
+            await until(source, lambda traffic: traffic.fresh and h100(traffic).finished > 20.0, "chat-0")
+        async with reading(url) as source:  # its first slow queries find requests
+            seen = await until(source, lambda traffic: traffic.fresh and bool(lengths(traffic)), "chat-0")
+            rates = (await source.history([TrafficRequest(CHAT, SLO)], time.time()))[CHAT].samples
+    exporter.close()
+    counts = h100(seen)
+    requests = pytest.approx(counts.finished, rel=1e-6)
+    assert (counts.ttft_count, counts.tpot_count, counts.length_samples) == (requests, requests, requests)
+    assert counts.ttft_within == pytest.approx(0.9 * counts.finished, abs=1.5)
+    assert counts.tpot_within == pytest.approx(0.8 * counts.finished, abs=1.5)
+    assert counts.tpot_sum_seconds == pytest.approx(0.05 * counts.finished, rel=0.01)
+    assert counts.prompt_length_sum == pytest.approx(200.0 * counts.finished, rel=0.01)
+    assert counts.output_length_sum == pytest.approx(50.0 * counts.finished, rel=0.01)
+    assert counts.busiest == 1.0
+    assert (seen.ttft.p50_seconds, seen.ttft.p95_seconds) == pytest.approx((0.1, 0.75), rel=0.1)
+    assert seen.prompt_lengths.cumulative[-1] == pytest.approx(2.0 * seen.prompt_lengths.cumulative[0], rel=0.1)
+    assert sum(rate.bad for rate in rates) == pytest.approx(0.3 * sum(rate.good + rate.bad for rate in rates), rel=0.2)
+
+
+async def test_buckets_that_prometheus_does_not_keep_are_named(tmp_path: Path) -> None:
+    """Case C11."""
     async with engine(FAST) as client, asyncio.TaskGroup() as clients:
         load = clients.create_task(offer(client))
         address = client.base.removeprefix("http://")
         (tmp_path / "kept").mkdir()
         async with scraping(tmp_path / "kept", chat_0=address) as source:
             await until(source, lambda traffic: traffic.fresh and h100(traffic).ttft_count > 0.0, "chat-0")
-        async with scraping(tmp_path, SCRAPE_CONFIG.replace(before, after), chat_0=address) as source:
+        config = SCRAPE_CONFIG.replace("\n    static_configs:", DROPPED)
+        async with scraping(tmp_path, config, chat_0=address) as source:
             seen = await until(source, lambda traffic: traffic.state is SignalState.INCOMPLETE, "chat-0")
-            assert missing in seen.detail
+            assert "have vllm:time_to_first_token_seconds_bucket, " in seen.detail
         load.cancel()
+
+
+def lengths(traffic: Traffic) -> tuple[float, ...]:
+    return traffic.output_lengths.edges_tokens
 
 
 async def offer(client: Client) -> None:

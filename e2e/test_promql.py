@@ -341,7 +341,7 @@ async def test_a_gauge_that_is_no_number_is_named(reader: Reader) -> None:
     assert traffic.detail == "NaN, infinite or negative: kv_usage, num_requests_waiting"
 
 
-async def test_quantiles_and_lengths_arrive_with_the_next_tick(reader: Reader) -> None:
+async def test_quantiles_and_lengths_arrive_with_the_first_ticks(reader: Reader) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
     engine = Engine(tsdb)
     engine.scraped(times)

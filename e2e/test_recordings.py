@@ -53,6 +53,25 @@ def test_engines_without_the_plugin_are_judged_by_the_edges_of_their_objectives(
     world.play(tmp_path)
 
 
+def test_of_native_histograms_percentiles_are_recorded_and_no_verdict_is_made_up(world: World, tmp_path: Path) -> None:
+    """Case C03: no expression can compare a native histogram with the objective of each service."""
+    world.service("plain")
+    labels = world.engine("plain")
+    world.add("vllm:request_success_total", labels | {"finished_reason": "stop"}, counted(lambda _: 10.0))
+    each = "{{schema:-53 sum:60 count:150 custom_values:[0.1 0.5 1] buckets:[75 60 15]}}"
+    text = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    for family in ("time_to_first_token_seconds", "request_time_per_output_token_seconds"):
+        world.values[f"vllm:{family}{{{text}}}"] = f"{each}+{each}x320"
+    for latency in ("ttft", "tpot"):
+        world.told("slo_edge", 1.0, "plain", latency=latency, le="0.5")
+    world.expect(20.0, f"max ({series.of(series.QUANTILES[0][1], latency='ttft')})", ("{}", 0.1))
+    world.expect(20.0, f"max ({series.of(series.QUANTILES[1][1], latency='tpot')})", ("{}", 0.75))
+    world.expect(20.0, series.of(series.JUDGED))
+    world.expect(20.0, series.of(series.BAD))
+    world.fires(20.0)
+    world.play(tmp_path)
+
+
 def test_half_a_rollout_is_judged_by_bounds_as_the_operator_does(world: World, tmp_path: Path) -> None:
     world.service("chat")
     world.judged("chat", 10.0, lambda _: 0.0)

@@ -20,6 +20,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import Traffic
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.queries import E2E, OUTPUT_LENGTH, PROMPT_LENGTH, TPOT, TTFT
 from holdfast.observe.traffic import TrafficRequest
 
 NOW = 1_700_000_000.0
@@ -36,6 +37,7 @@ class Tsdb:
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
+        self.engines: list[Engine] = []
 
     def add(self, name: str, labels: Mapping[str, str], points: Points) -> None:
         text = ",".join(f'{key}="{value}"' for key, value in labels.items())
@@ -43,6 +45,8 @@ class Tsdb:
         lines.extend(f"{name}{{{text}}} {value!r} {at:.3f}" for at, value in points)
 
     def write(self, folder: Path) -> Path:
+        for engine in self.engines:
+            engine.complete()
         source = folder / "samples.om"
         with source.open("w", encoding="utf-8") as file:
             for lines in self._lines.values():
@@ -70,9 +74,23 @@ class Engine:
             "model_name": "m",
         } | labels
         self._born_at = born_at
+        self._times: Sequence[float] = ()
+        self._added: set[str] = set()
+        tsdb.engines.append(self)
+
+    def complete(self) -> None:
+        """Add what no test named: an engine has all series from its start on, and they are zero."""
+        for name in {"request_success_total"} - self._added:
+            self.add(name, self._times, constant(0.0), finished_reason="stop")
+        for family in (TTFT, TPOT, E2E, PROMPT_LENGTH, OUTPUT_LENGTH):
+            for part in {"count", "sum"} - {name.removeprefix(f"{family}_") for name in self._added}:
+                self.add(f"{family}_{part}", self._times, constant(0.0))
+            if f"{family}_bucket+Inf" not in self._added:
+                self.add(f"{family}_bucket", self._times, constant(0.0), le="+Inf")
 
     def scraped(self, times: Sequence[float], **counters: Callable[[float], float]) -> None:
         """Record requests in flight (none unless given), the birth, and each counter as a function of time."""
+        self._times = times
         self.add("num_requests_running", times, counters.pop("running", lambda _: 0.0))
         self.add("num_requests_waiting", times, counters.pop("waiting", lambda _: 0.0))
         if self._born_at is not None:
@@ -85,6 +103,7 @@ class Engine:
     def add(
         self, name: str, times: Sequence[float], value: Callable[[float], float], /, of: str = "vllm", **labels: str
     ) -> None:
+        self._added.add(name + labels.get("le", ""))
         present = {key: text for key, text in (self._labels | labels).items() if text}
         self._tsdb.add(f"{of}:{name}", present, [(at, value(at)) for at in times])
 
@@ -186,7 +205,7 @@ class Reader:
     ) -> Traffic:
         source = self.open(tsdb)
         request = TrafficRequest(CHAT, slo, replicas)
-        if settle:
+        for _ in range(2 if settle else 0):
             await source.observe([request], now)
             await source.settle()
         return (await source.observe([request], now))[CHAT]
@@ -207,6 +226,31 @@ TARGET = """
       - targets: ["%(address)s"]
         labels: {namespace: prod, holdfast_service: chat, holdfast_accelerator: h100, pod: %(pod)s}
 """
+
+
+SHARES = {
+    TTFT: {0.1: 0.5, 0.5: 0.9, 1.0: 1.0},
+    TPOT: {0.02: 0.6, 0.03: 0.8, 0.05: 1.0},
+    E2E: {10.0: 0.7, 20.0: 1.0},
+    PROMPT_LENGTH: {100.0: 0.5, 200.0: 1.0},
+    OUTPUT_LENGTH: {50.0: 1.0},
+}
+"""Of the requests of an Exporter, by upper edge."""
+
+
+def _exported(family: str, engine: str, requests: int) -> str:
+    """A classic histogram whose every observation is at the largest finite edge, by its sum."""
+    edges = SHARES[family] | {math.inf: 1.0}
+    lines = [f"# TYPE vllm:{family} histogram"]
+    for edge, share in edges.items():
+        lines.append(
+            f'vllm:{family}_bucket{{{engine},le="{"+Inf" if edge == math.inf else edge}"}} {requests * share:.0f}'
+        )
+    lines += [
+        f"vllm:{family}_count{{{engine}}} {requests}",
+        f"vllm:{family}_sum{{{engine}}} {requests * max(SHARES[family])}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 class Exporter:
@@ -233,11 +277,12 @@ class Exporter:
     def text(self) -> str:
         engine = 'engine="0",model_name="m"'
         finished = int(10 * (time.time() - self.born_at))
-        return (
+        told = (
             f"vllm:num_requests_running{{{engine}}} 1\nvllm:num_requests_waiting{{{engine}}} 0\n"
             f'vllm:request_success_total{{{engine},finished_reason="stop"}} {finished}\n'
             f'vllm:request_success_created{{{engine},finished_reason="stop"}} {self.born_at!r}\n'
         )
+        return told + "".join(_exported(family, engine, finished) for family in SHARES)
 
     def close(self) -> None:
         self._server.shutdown()

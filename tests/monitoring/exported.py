@@ -18,7 +18,10 @@ from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.statsfile import StatsWriter
 
 # Names of releases before the recorded one, which the operator's queries know too.
-OF_OLDER_VLLM = {"vllm:gpu_cache_usage_perc", f"vllm:{TPOT_BEFORE_0_11}_bucket"}
+OF_OLDER_VLLM = {
+    "vllm:gpu_cache_usage_perc",
+    *(f"vllm:{TPOT_BEFORE_0_11}{part}" for part in ("", "_bucket", "_count")),
+}
 # What vLLM exports only with speculative decoding; see vllm/v1/spec_decode/metrics.py.
 OF_SPECULATION = {f"vllm:{ACCEPTED}", f"vllm:{DRAFTS}"}
 OF_PROMETHEUS = {"ALERTS"}
@@ -42,6 +45,7 @@ def names_in(promql: str) -> tuple[set[str], set[str]]:
 def exported(folder: Path) -> set[str]:
     """Return every sample name that vLLM, the plugin, the operator, an activator or a recording rule brings about."""
     vllm = {name for family in FAMILIES for name in _samples(family.name, family.type.value)}
+    vllm |= {family.name for family in FAMILIES}  # as native histograms are called
     recorded = {recording.record for recording in recordings()}
     holdfast = _of_registry(_plugin(folder)) | _of_registry(Telemetry().registry)
     return vllm | OF_SPECULATION | holdfast | _of_registry(RequestCounts(time.monotonic).registry) | recorded

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.observe import histogram_edges, queries
+from holdfast.observe import histogram_edges, needed_series, queries, slow_queries
 from holdfast.observe.samples import QueryResult, Sample
 from holdfast.observe.traffic import TrafficRequest
 
@@ -45,4 +45,5 @@ def answers(**samples: list[Sample]) -> dict[str, QueryResult]:
 def known_queries(slo: Slo = SLO) -> dict[str, str]:
     """PromQL -> name, for every query of one tick."""
     asked = histogram_edges.around([slo])
-    return {query.promql: query.name for query in (*queries.fast_queries(WINDOW, asked), *queries.slow_queries())}
+    of_chat = queries.narrowed(needed_series.series_query(), [CHAT])
+    return {query.promql: query.name for query in (*queries.fast_queries(WINDOW, asked), *slow_queries.ALL, of_chat)}

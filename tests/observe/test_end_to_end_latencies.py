@@ -32,7 +32,11 @@ async def looks(fake: FakePrometheus, *requests: TrafficRequest) -> Mapping[Serv
 
 
 def end_to_end(fake: FakePrometheus) -> list[str]:
-    return [form["query"] for form in fake.asked if "(rate(vllm:e2e" in form["query"]]
+    return [
+        form["query"]
+        for form in fake.asked
+        if "e2e_request_latency_seconds_bucket" in form["query"] and "[5m]" in form["query"]
+    ]
 
 
 async def test_without_an_objective_for_them_nobody_is_asked() -> None:

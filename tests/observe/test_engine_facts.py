@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
-from holdfast.observe import queries
+from holdfast.observe import queries, slow_queries
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.engine_facts import engine_facts
 from holdfast.observe.prometheus import PrometheusSource
@@ -235,7 +235,7 @@ def test_facts_are_asked_once_a_minute_in_one_query_and_not_at_every_tick() -> N
 
 
 def test_facts_outlive_a_failed_query_but_not_five_minutes() -> None:
-    kept = SlowCache(tuple(query.name for query in queries.slow_queries()), 60.0, 300.0)
+    kept = SlowCache(tuple(query.name for query in slow_queries.ALL), 60.0, 300.0)
     kept.store("facts", [cache(**OLD)], NOW)
     assert CHAT in kept.signals(NOW + 300.0).facts
     assert kept.signals(NOW + 301.0).facts == {}

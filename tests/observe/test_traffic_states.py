@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, SignalState, Traffic
 from holdfast.observe import traffic
-from holdfast.observe.queries import Edges, newcomer_query
+from holdfast.observe.needed_series import Stored, stored_series
+from holdfast.observe.newcomers import newcomer_query
+from holdfast.observe.queries import Edges
 from holdfast.observe.samples import QueryResult, Sample
 from holdfast.observe.slow_queries import SlowSignals
 from holdfast.observe.traffic import TrafficRequest
@@ -288,7 +290,7 @@ def test_the_query_about_newcomers_stays_small_however_many_there_are() -> None:
     namespaces, pods = traffic.newcomers(anomalies)
     edges = Edges(ttft=(0.5, 1.0), tpot=(0.03, 0.04), e2e=(30.0,))
     assert len(pods) == traffic.MOST_NEWCOMERS
-    assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 250_000
+    assert len(newcomer_query(WINDOW, edges, namespaces, pods).promql) < 300_000
 
 
 def test_new_series_that_are_told_apart_by_the_label_that_names_metrics_are_not_asked_for() -> None:
@@ -313,62 +315,67 @@ def test_the_busiest_of_four_replicas_is_told_from_chance(begun: float, most: fl
 
 # -- series that are missing are not zero
 
-COUNTERS = ("request_success_total", "generation_tokens_total", "prompt_tokens_total")
 HISTOGRAMS = ("time_to_first_token_seconds", "request_time_per_output_token_seconds")
 LENGTHS = ("request_prompt_tokens", "request_generation_tokens")
+CLASSIC = tuple(f"{family}_{part}" for family in (*HISTOGRAMS, *LENGTHS) for part in ("count", "sum", "bucket"))
 
 
-def everything(*lacking: str, tpot: str = HISTOGRAMS[1]) -> dict[str, list[Sample]]:
-    """Rows of an engine that serves, without those whose name holds one of these words."""
-    latencies = (HISTOGRAMS[0], tpot)
-    names = [*COUNTERS, *(f"{family}_count" for family in latencies)]
-    names += [f"{family}_{part}" for family in LENGTHS for part in ("sum", "count")]
-    rows = [sample(0.0, metric=name) for name in names if not any(word in name for word in lacking)]
-    edges = [
-        sample(0.0, metric=f"{family}_bucket", le="0.01")
-        for family in latencies
-        if not any(word in f"{family}_bucket" for word in lacking)
-    ]
-    return {"tokens": rows, "edges": edges, "engines": [ENGINE]}
+def stored(*lacking: str, names: tuple[str, ...] = CLASSIC, engines: float = 0.0) -> dict[ServiceKey, Stored]:
+    """What Prometheus stores of two engines; so many of them have the series whose name holds one of these words."""
+    rows = [sample(2.0, __name__="vllm:num_requests_running")]
+    for name in ("request_success_total", *names):
+        many = engines if any(word in name for word in lacking) else 2.0
+        rows += [sample(many, __name__=f"vllm:{name}")] if many else []
+    return stored_series(rows)
+
+
+def seen_with(found: dict[ServiceKey, Stored], slo: Slo = SLO, **rows: list[Sample]) -> Traffic:
+    asked, told = [request(ready("chat-0"), slo=slo)], answers(**{"engines": [ENGINE]} | rows)
+    return traffic.assemble(asked, told, SlowSignals(series=found), WINDOW, NOW)[CHAT]
 
 
 def test_an_engine_that_has_all_series_and_counts_nothing_is_fresh() -> None:
-    assert judged(ready("chat-0"), **everything()).fresh
-    assert judged(ready("chat-0"), **everything(tpot="time_per_output_token_seconds")).fresh
+    assert seen_with(stored()).fresh
+    older = tuple(name.replace(HISTOGRAMS[1], "time_per_output_token_seconds") for name in CLASSIC)
+    assert seen_with(stored(names=older)).fresh
+
+
+def test_an_engine_that_generates_tokens_and_finishes_nothing_in_the_interval_lacks_no_series() -> None:
+    assert seen_with(stored(), tokens=[sample(1350.0, metric="generation_tokens_total")]).fresh
+
+
+def test_native_histograms_stand_for_all_series_of_classic_ones() -> None:
+    assert seen_with(stored(names=(*HISTOGRAMS, *LENGTHS))).fresh
 
 
 @pytest.mark.parametrize(
     ("lacking", "named"),
     [
-        ("_bucket", "vllm:time_to_first_token_seconds_bucket, vllm:request_time_per_output_token_seconds_bucket"),
-        ("time_to_first_token", "vllm:time_to_first_token_seconds_count, vllm:time_to_first_token_seconds_bucket"),
-        ("time_per_output_token_seconds_bucket", "vllm:request_time_per_output_token_seconds_bucket"),
-        ("request_success", "vllm:request_success_total"),
+        ("_bucket", "vllm:time_to_first_token_seconds_bucket, vllm:request_time_per_output_token_seconds_bucket;"),
+        ("time_to_first_token", "vllm:time_to_first_token_seconds_count, vllm:time_to_first_token_seconds_bucket;"),
+        ("time_per_output_token_seconds_bucket", "vllm:request_time_per_output_token_seconds_bucket;"),
+        ("request_success", "vllm:request_success_total;"),
     ],
 )
-def test_missing_series_that_judge_requests_are_named_and_no_verdict_is_made(lacking: str, named: str) -> None:
-    seen = judged(ready("chat-0"), **everything(lacking))
+@pytest.mark.parametrize("engines", [0.0, 1.0], ids=["no engine", "one of two engines"])
+def test_missing_series_that_judge_requests_are_named_and_no_verdict_is_made(
+    lacking: str, named: str, engines: float
+) -> None:
+    """Case C11."""
+    seen = seen_with(stored(lacking, engines=engines))
     assert seen.state is SignalState.INCOMPLETE
-    assert f"has no {named};" in seen.detail
-
-
-def test_histograms_that_were_converted_to_native_ones_are_missing() -> None:
-    seen = judged(ready("chat-0"), **everything("_count", "_sum", "_bucket"))
-    assert seen.state is SignalState.INCOMPLETE
-    assert "native" in seen.detail
+    assert f"have {named}" in seen.detail
 
 
 def test_missing_lengths_leave_the_verdicts_and_are_named() -> None:
-    seen = judged(ready("chat-0"), **everything("request_prompt_tokens"))
+    seen = seen_with(stored("request_prompt_tokens"))
     assert (seen.state, "vllm:request_prompt_tokens_count" in seen.detail) == (SignalState.PARTIAL, True)
 
 
 def test_an_end_to_end_objective_needs_its_histogram() -> None:
-    slow = dataclasses.replace(SLO, e2e_seconds=20.0)
-    asked = [request(ready("chat-0"), slo=slow)]
-    seen = traffic.assemble(asked, answers(**everything()), SlowSignals(), WINDOW, NOW)[CHAT]
+    seen = seen_with(stored(), dataclasses.replace(SLO, e2e_seconds=20.0))
     assert (seen.state, "vllm:e2e_request_latency_seconds_count" in seen.detail) == (SignalState.INCOMPLETE, True)
 
 
-def test_an_engine_that_counted_nothing_yet_lacks_nothing() -> None:
-    assert judged(ready("chat-0"), engines=[ENGINE], gauges=[sample(0.0, metric="num_requests_running")]).fresh
+def test_while_it_is_unknown_what_is_stored_nothing_is_missed() -> None:
+    assert seen_with({}).fresh

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from holdfast.monitoring import series
 from holdfast.monitoring.series import by, duration, of, told
 from holdfast.observe import queries
+from holdfast.observe.histograms import without_classic
 from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
 from holdfast.observe.traffic import FINISHED_REASONS
 from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
@@ -162,13 +163,16 @@ def _starts() -> Iterator[Recording]:
 
 
 def _latencies(span: str) -> Iterator[Recording]:
-    """Buckets summed over engines, and quantiles of these sums."""
+    """Buckets or native histograms summed over engines, and quantiles of these sums."""
     for latency, families in LATENCIES.items():
         vectors = (f"vllm:{family}_bucket{{{OURS}}}" for family in families)
         expr = " or ".join(f"sum by ({by('le')}) (rate({vector}[{span}]))" for vector in vectors)
         yield Recording(series.BUCKETS, expr, (("latency", latency),))
+        native = " or ".join(f"sum by ({SERVICE}) ({without_classic(each, OURS, span)})" for each in families)
+        yield Recording(series.NATIVE, native, (("latency", latency),))
     for quantile, name in series.QUANTILES:
-        yield Recording(name, f"histogram_quantile({quantile}, {of(series.BUCKETS)})")
+        of_each = (f"histogram_quantile({quantile}, {of(vector)})" for vector in (series.BUCKETS, series.NATIVE))
+        yield Recording(name, " or ".join(of_each))
 
 
 def _verdicts(span: str) -> Iterator[Recording]:

@@ -27,6 +27,7 @@ BAD_BY_CAUSE = f"{LEVEL}:requests_bad_by_cause:rate"
 
 # Latencies, seconds; the label `latency` is ttft, tpot, itl or e2e
 BUCKETS = f"{LEVEL}:latency_seconds_bucket:rate"
+NATIVE = f"{LEVEL}:latency_seconds:increase"
 QUANTILES = ((0.5, f"{LEVEL}:latency_seconds:p50"), (0.95, f"{LEVEL}:latency_seconds:p95"),
              (0.99, f"{LEVEL}:latency_seconds:p99"))  # fmt: skip
 

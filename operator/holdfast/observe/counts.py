@@ -6,7 +6,9 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from holdfast.observe.histograms import Histogram
 from holdfast.observe.plugins import PluginCounts
+from holdfast.observe.queries import BEGUN, MOST_BEGUN
 
 
 @dataclass(slots=True)
@@ -21,7 +23,8 @@ class Counts:
     hung: set[str] = field(default_factory=set)  # pods that hold requests and make no progress
     late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, if almost none is in time
     unusable: set[str] = field(default_factory=set)
-    series: set[str] = field(default_factory=set)  # names of the counted series that exist, whatever they count
+    natives: dict[str, list[Histogram]] = field(default_factory=lambda: defaultdict(list))
+    of_natives: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # their counts and sums
     plugins: PluginCounts = field(default_factory=PluginCounts)
 
     def add(self, name: str, value: float, may_be_negative: bool = False) -> None:
@@ -41,9 +44,30 @@ class Counts:
         else:
             self.within[family][edge] = total
 
+    def add_histogram(self, family: str, histogram: Histogram) -> None:
+        """Add a native histogram, of engines without the classic series."""
+        if not histogram.finite:
+            self.unusable.add(family)
+            return
+        self.natives[family].append(histogram)
+        self.of_natives[f"{family}_count"] += histogram.count
+        self.of_natives[f"{family}_sum"] += histogram.sum
+
+    def add_begun(self, requests: float) -> None:
+        """Add the requests that one replica started, as its native histogram counts them."""
+        if math.isfinite(requests):
+            self.counts[BEGUN] = self.counts.get(BEGUN, 0.0) + requests
+            self.counts[MOST_BEGUN] = max(self.counts.get(MOST_BEGUN, 0.0), requests)
+
     def get(self, *names: str) -> float:
         """Value of the first of these names that exists: metrics were renamed between vLLM versions."""
-        return next((self.counts[name] for name in names if name in self.counts), 0.0)
+        return next((self._total(name) for name in names if self._has(name)), 0.0)
+
+    def _has(self, name: str) -> bool:
+        return name in self.counts or name in self.of_natives
+
+    def _total(self, name: str) -> float:
+        return self.counts.get(name, 0.0) + self.of_natives.get(name, 0.0)
 
     def mean_copies(self) -> float:
         """How often an engine is counted on average."""
@@ -54,10 +78,13 @@ class Counts:
         """Return a lower bound on the observations within the objective.
 
         Each edge at or below it is one; pods of an older revision may lack the exact edge, so the largest is taken.
+        Buckets without a count are those of engines whose native histogram was read.
         """
-        family = next((name for name in families if f"{name}_count" in self.counts), families[0])
-        limit = objective_seconds * (1.0 + 1e-9)
-        return max((0.0, *(count for edge, count in self.within.get(family, {}).items() if edge <= limit)))
+        family = next((name for name in families if self._has(f"{name}_count")), families[0])
+        natives, limit = self.natives.get(family, []), objective_seconds * (1.0 + 1e-9)
+        within = self.within.get(family, {}) if f"{family}_count" in self.counts or not natives else {}
+        classic = max((0.0, *(count for edge, count in within.items() if edge <= limit)))
+        return classic + math.fsum(histogram.within(objective_seconds) for histogram in natives)
 
 
 def number(text: str) -> float:

@@ -150,6 +150,9 @@ def _samples(series: Sequence[Series], level: HistoryLevel, slo: Slo) -> tuple[R
         for at, value in row.points if column else ():
             if usable(value):
                 counts[at][column] = together(counts[at].get(column, 0.0), value)
+        for at, native in row.histograms if column else ():
+            if native.finite:
+                counts[at][column] = counts[at].get(column, 0.0) + native.within(_limits(slo).get(column) or 0.0)
     return tuple(_sample(at, counts[at], level.step_seconds, slo) for at in sorted(counts))
 
 
@@ -159,12 +162,15 @@ def _column(row: Series, slo: Slo) -> str:
     if name == queries.SUCCESS:
         return FINISHED_REASONS.get(row.label("finished_reason"), "finished")
     name = queries.TPOT if name == queries.TPOT_BEFORE_0_11 else name
-    limits = {queries.TTFT: slo.ttft_seconds, queries.TPOT: slo.tpot_seconds, queries.E2E: slo.e2e_seconds}
-    limit = limits.get(name, math.inf)
+    limit = _limits(slo).get(name, math.inf)
     try:
         return name if limit is not None and float(row.label("le") or 0.0) <= limit * (1.0 + 1e-9) else ""
     except ValueError:
         return ""
+
+
+def _limits(slo: Slo) -> dict[str, float | None]:
+    return {queries.TTFT: slo.ttft_seconds, queries.TPOT: slo.tpot_seconds, queries.E2E: slo.e2e_seconds}
 
 
 def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:

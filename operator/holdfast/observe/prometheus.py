@@ -19,6 +19,8 @@ from holdfast.observe import combined_queries, histogram_edges, history, poll_sc
 from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.foreign_engines import ForeignEngineTracker
 from holdfast.observe.history import HistoryLevel
+from holdfast.observe.needed_series import SERIES
+from holdfast.observe.newcomers import newcomer_query
 from holdfast.observe.poll_scheduler import PollScheduler, Pulse
 from holdfast.observe.queries import Edges, Query
 from holdfast.observe.samples import QueryError, QueryResult, service_key, usable
@@ -32,7 +34,7 @@ _HISTORY_TIMEOUT_SECONDS = 30.0
 _THREADS = 12  # all queries of the first tick: seven fast, slow.AT_ONCE others, one of the history
 MOST_QUERIES = 12
 """Of one tick, whatever the number of services."""
-_MOST_IN_TURN = len(combined_queries.WHERE_NOBODY_WAITS) + 2  # and those about newcomers and about trials
+_MOST_IN_TURN = len(combined_queries.WHERE_NOBODY_WAITS) + 3  # and those about newcomers, trials and stored series
 _MOST_SLOW_IN_TURN = 2  # so that a turn is over before the next tick; five in four ticks would do
 
 T = TypeVar("T")
@@ -83,7 +85,7 @@ class PrometheusSource:
         self._client = PrometheusClient(address)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
         self._deadline_seconds = address.timeout_seconds + 1.0
-        self._slow_queries = {query.name: query for query in queries.slow_queries()}
+        self._slow_queries = {query.name: query for query in slow_queries.ALL}
         self._slow = slow_queries.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
         self._rota = PollScheduler(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
         self._strangers = ForeignEngineTracker(scrape_seconds)
@@ -172,15 +174,23 @@ class PrometheusSource:
         compared = await self._compare(trials, wanted, now) if trials else {}
         namespaces, pods = traffic.newcomers(answers["anomalies"])
         if pods:
-            query = queries.newcomer_query(self.window, wanted, namespaces, pods)
+            query = newcomer_query(self.window, wanted, namespaces, pods)
             answers |= await ask([query], now)
         if not self._asked_facts:  # once after a start: what was learned before it is relative to these facts
             self._asked_facts, self._asked = True, self._asked + 1
             await self._ask_slow(queries.FACTS, [], False, now)
+        await self._ask_series(keys, answers, now)
         signals = self._slow.signals(now)
         read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
         seen = await self._in_thread(read)  # ten thousand rows: parsing must not block the event loop
         return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
+
+    async def _ask_series(self, keys: Sequence[ServiceKey], answers: Mapping[str, QueryResult], now: float) -> None:
+        """Ask which series are stored of services of which that is unknown: their first requests are judged too."""
+        reporting = {service_key(sample) for sample in answers["engines"].samples}
+        if unknown := self._slow.without(SERIES, reporting.intersection(keys), now):
+            self._asked += 1
+            await self._ask_slow(SERIES, unknown, True, now)
 
     async def _compare(
         self, trials: Mapping[ServiceKey, Slo], wanted: Edges, now: float

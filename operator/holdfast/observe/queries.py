@@ -3,7 +3,9 @@
 Counts are `sum by (...) (increase(...))` over three scrapes: resets are handled, a lost scrape costs nothing, a long
 gap or a life-long counter seen for the first time is never booked as one burst, and stores that shard queries can.
 What increase() misses is what a new engine counted before its first scrape: such engines appear in `anomalies`, and
-`newcomer_query` then reads what is missing.
+`newcomers.newcomer_query` then reads what is missing.
+
+Histograms may be stored as classic or as native ones: see `observe.histograms`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LATE_PER_GOOD, LEAST_LATE, LEAST_LOOK_SECONDS, fewest_looks, still_seconds
+from holdfast.observe.histograms import without_classic
 from holdfast.observe.promql import any_edge, any_of, duration, named
 from holdfast_engine.engine_info import INFO_LABELS
 
@@ -74,6 +77,7 @@ ACCEPTED, DRAFTS = "spec_decode_num_accepted_tokens_total", "spec_decode_num_dra
 """Draft tokens that were accepted, and how often a sequence had a draft: only with speculative decoding."""
 
 BEGUN, MOST_BEGUN, COVERED, CLIENT_TIMES = "begun", "most_begun", "covered", "client_times"
+BEGUN_BY_POD = "begun_by_pod"  # a native histogram for each replica, in place of the two numbers
 E2E_BUCKETS = "e2e_buckets"  # asked only of services with an e2e objective
 FACTS = "facts"
 
@@ -153,7 +157,7 @@ def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()
     """
     return (
         Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
-        Query("tokens", _counters(span, TOKENS)),
+        Query("tokens", f"{_counters(span, TOKENS)} or {_natives(span, edges)}"),
         Query("edges", _edges(span, edges, tiers)),
         Query("gauges", _gauges(span)),
         Query("engines", f"max by ({GROUP}, pod) (timestamp({_engine()}))"),
@@ -162,44 +166,13 @@ def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()
     )
 
 
-def newcomer_query(span: QueryWindow, edges: Edges, namespaces: Iterable[str], pods: Iterable[str]) -> Query:
-    """Return the start times of engines without a past, and the counts that increase() misses for new engines.
-
-    For an engine older than the interval, the count is scaled to the part of its life inside the interval. All metrics
-    are joined first, because each selector names many pods.
-    """
-    # Skip series that have their own label `metric`: two of them would collide here and fail the whole query.
-    these = f'{OURS}, metric="", namespace=~"{any_of(namespaces)}", pod=~"{any_of(pods)}"'
-    births = _births(these, ENGINE)
-    interval = span.interval_seconds
-    inside = f"({interval} / clamp_min(time() - ({births} > time() - {span.newborn_seconds}), {interval}))"
-    values: list[str] = []
-    gains: list[str] = []
-
-    def add(metric: str, name: str = "", more: str = "", gained: str = "increase", of: str = "vllm") -> None:
-        value = f"{of}:{metric}{{{these}{more}}}"
-        values.append(named(value, "metric", name or metric))
-        gains.append(named(f"({gained}({value}[{_interval(span)}]) or {value} * 0)", "metric", name or metric))
-
-    for metric in (*REQUESTS, *TOKENS):
-        add(metric)
-    for family, seconds in edges.by_family():
-        add(f"{family}_bucket", more=f', le=~"{any_edge(seconds)}"')
-    for gauge in IN_FLIGHT:
-        add(gauge, f"{gauge}_growth", gained="delta")
-    for metric in JUDGED:
-        add(metric, of="holdfast")
-    missed = f"({' or '.join(values)}) * on ({ENGINE}) group_left () {inside} - ({' or '.join(gains)})"
-    born = named(_births(these, f"{GROUP}, {ENGINE}"), "metric", "born")
-    by = f"{GROUP}, metric, finished_reason, le, cause"
-    return Query("newcomers", f"{born} or (sum by ({by}) ({missed}) != 0)")
-
-
 def pulse_query(span: QueryWindow) -> Query:
     """Return the query for all services when they take turns: requests started, and requests waiting."""
     begun = f"(sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{_interval(span)}])) > 0)"
+    native = f"sum by ({SERVICE}) ({without_classic(TTFT, OURS, _interval(span))})"
     waiting = f"(sum by ({SERVICE}) (vllm:num_requests_waiting{{{OURS}}}) > 0)"
-    return Query("pulse", f"{named(begun, 'metric', 'started')} or {named(waiting, 'metric', 'waiting')}")
+    terms = {begun: "started", native: "started", waiting: "waiting"}
+    return Query("pulse", " or ".join(named(vector, "metric", name) for vector, name in terms.items()))
 
 
 def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
@@ -210,6 +183,7 @@ def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> 
     for family, seconds in edges.by_family():
         bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(seconds)}"}}'
         terms.append(named(f"sum by ({by}, le) (increase({bucket}[{interval}]))", "metric", f"{family}_bucket"))
+        terms.append(_native(family, by, interval))
     return narrowed(Query("trials", " or ".join(terms)), keys)
 
 
@@ -226,13 +200,13 @@ def slow_queries() -> tuple[Query, ...]:
     Prometheus' clock is ahead of ours.
     """
     return (
-        Query("ttft_buckets", _latencies(TTFT)),
-        Query("tpot_buckets", _latencies(TPOT, TPOT_BEFORE_0_11)),
-        Query("prompt_lengths", _lengths(PROMPT_LENGTH)),
-        Query("output_lengths", _lengths(OUTPUT_LENGTH)),
+        Query("ttft_buckets", _buckets("5m", TTFT)),
+        Query("tpot_buckets", _buckets("5m", TPOT, TPOT_BEFORE_0_11)),
+        Query("prompt_lengths", _buckets("10m", PROMPT_LENGTH)),
+        Query("output_lengths", _buckets("10m", OUTPUT_LENGTH)),
         Query("steps", f"sum by ({GROUP}, term) (increase(holdfast:step_sums_total{{{OURS}}}[3m]))"),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
-        Query(E2E_BUCKETS, _latencies(E2E)),
+        Query(E2E_BUCKETS, _buckets("5m", E2E)),
         Query(FACTS, _facts()),
     )
 
@@ -248,6 +222,7 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
     for family, seconds in edges.by_family():
         bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(seconds)}"}}'
         terms.append(named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))
+        terms.append(_native(family, SERVICE, step))
     for metric in (ARRIVED, GOOD, BAD):
         terms.append(named(f"sum by ({SERVICE}) (increase(holdfast:{metric}{{{OURS}}}[{step}]))", "metric", metric))
     terms.append(_covered(SERVICE, step))
@@ -284,7 +259,22 @@ def _begun(span: QueryWindow) -> str:
     """Load balance of replicas: requests started by all of them, and by the busiest one."""
     begun = f"increase(vllm:{TTFT}_count{{{OURS}}}[{duration(span.look_seconds)}])"
     most = named(f"(max by ({GROUP}) (sum by ({GROUP}, pod) ({begun})) != 0)", "metric", MOST_BEGUN)
-    return f"{_summed(BEGUN, begun)} or {most}"
+    native = f"sum by ({GROUP}, pod) ({without_classic(TTFT, OURS, duration(span.look_seconds))})"
+    return f"{_summed(BEGUN, begun)} or {most} or {named(native, 'metric', BEGUN_BY_POD)}"
+
+
+def histograms(edges: Edges) -> tuple[str, ...]:
+    """Return the families of histograms that are counted; end-to-end latencies only with an objective for them."""
+    return (TTFT, TPOT, TPOT_BEFORE_0_11, PROMPT_LENGTH, OUTPUT_LENGTH, *((E2E,) if edges.e2e else ()))
+
+
+def _natives(span: QueryWindow, edges: Edges) -> str:
+    return " or ".join(_native(family, GROUP, _interval(span)) for family in histograms(edges))
+
+
+def _native(family: str, by: str, interval: str) -> str:
+    """Sum of native histograms; `!= 0` would drop them."""
+    return named(f"sum by ({by}) ({without_classic(family, OURS, interval)})", "metric", family)
 
 
 def _edges(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier]) -> str:
@@ -366,8 +356,8 @@ def _covered(by: str, interval: str) -> str:
     return named(covered(by, interval), "metric", COVERED)
 
 
-def _births(matchers: str, by: str) -> str:
-    """When each engine began to count: creation of its counters (after model loading), else start of its process."""
+def births(matchers: str, by: str) -> str:
+    """Return when each engine began to count: its counters were created (after loading), else its process began."""
     created = f'max by ({by}) (vllm:request_success_created{{{matchers}, finished_reason="stop"}})'
     return f"({created} or max by ({by}) (process_start_time_seconds{{{matchers}}}))"
 
@@ -398,13 +388,14 @@ def _unlabelled() -> str:
     return f"count by ({GROUP}) ({lacking})"
 
 
-def _latencies(*families: str) -> str:
-    """Buckets; quantiles are computed here, because histogram_quantile would sum the buckets once per quantile."""
-    return " or ".join(f"sum by ({SERVICE}, le) (rate(vllm:{family}_bucket{{{OURS}}}[5m]))" for family in families)
-
-
-def _lengths(family: str) -> str:
-    return f"sum by ({SERVICE}, le) (increase(vllm:{family}_bucket{{{OURS}}}[10m]))"
+def _buckets(interval: str, *families: str) -> str:
+    """Quantiles are computed here, because histogram_quantile would sum the buckets once per quantile."""
+    terms = (
+        f"sum by ({SERVICE}, le) (increase(vllm:{family}_bucket{{{OURS}}}[{interval}])) or "
+        f"sum by ({SERVICE}) ({without_classic(family, OURS, interval)})"
+        for family in families
+    )
+    return " or ".join(terms)
 
 
 def _facts() -> str:

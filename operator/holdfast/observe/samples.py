@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.domain.service import ServiceKey
+from holdfast.observe.histograms import Histogram, read_histogram
 
 
 class QueryError(Exception):
@@ -15,10 +16,14 @@ class QueryError(Exception):
 
 
 class Sample(NamedTuple):
-    """One series at one instant; the value may be NaN or infinite: the reader must check it."""
+    """One series at one instant; the value may be NaN or infinite: the reader must check it.
+
+    The value of a histogram is the number of its observations.
+    """
 
     labels: Mapping[str, str]
     value: float
+    histogram: Histogram | None = None
 
     def label(self, name: str) -> str:
         return self.labels.get(name, "")
@@ -26,10 +31,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series of a range query: (seconds since the epoch, value), oldest first."""
+    """One series of a range query: (seconds since the epoch, value), oldest first; or histograms in place of values."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
+    histograms: tuple[tuple[float, Histogram], ...] = ()
 
     def label(self, name: str) -> str:
         return self.labels.get(name, "")
@@ -45,12 +51,24 @@ class QueryResult:
 
 def parse_vector(result: object) -> tuple[Sample, ...]:
     """Read `data.result` of an instant query."""
-    return tuple([Sample(_labels(item), _point(item.get("value"))[1]) for item in _items(result)])
+    return tuple(
+        [
+            _native(item) if "histogram" in item else Sample(_labels(item), _point(item.get("value"))[1])
+            for item in _items(result)
+        ]
+    )
 
 
 def parse_matrix(result: object) -> tuple[Series, ...]:
     """Read `data.result` of a range query."""
-    return tuple(Series(_labels(item), tuple(map(_point, _items_of(item.get("values"))))) for item in _items(result))
+    return tuple(
+        Series(
+            _labels(item),
+            tuple(map(_point, _items_of(item.get("values", [] if "histograms" in item else None)))),
+            tuple(map(_histogram, _items_of(item.get("histograms", [])))),
+        )
+        for item in _items(result)
+    )
 
 
 def partial_warnings(warnings: object) -> tuple[str, ...]:
@@ -92,6 +110,19 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
         return float(at), float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise QueryError(f"the answer of Prometheus has a sample that is not a number: {str(pair)[:80]}") from error
+
+
+def _native(item: Mapping[str, Any]) -> Sample:
+    histogram = _histogram(item["histogram"])[1]
+    return Sample(_labels(item), histogram.count, histogram)
+
+
+def _histogram(pair: Sequence[Any] | None) -> tuple[float, Histogram]:
+    try:
+        at, told = pair  # type: ignore[misc]  # any shape may arrive: the except clause is the check
+        return float(at), read_histogram(told)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise QueryError(f"the answer of Prometheus has a histogram that cannot be read: {str(pair)[:80]}") from error
 
 
 def usable(value: float) -> bool:

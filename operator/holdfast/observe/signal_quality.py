@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from holdfast.api.quantities import some_of
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import SignalState
-from holdfast.observe import foreign_engines, queries
+from holdfast.observe import foreign_engines, needed_series
 from holdfast.observe.counts import Counts
+from holdfast.observe.needed_series import Stored
 from holdfast.observe.queries import QueryWindow
 
 
@@ -18,6 +19,7 @@ class SignalFacts:
     """Input of the checks, per service."""
 
     cells: Mapping[str, Counts]
+    stored: Stored  # nothing while that is unknown
     slo: Slo
     exact: bool  # the plugins judge all requests
     there: frozenset[str]  # pods that the cluster has
@@ -90,47 +92,14 @@ def _recent(facts: SignalFacts) -> _Judgement:
     return SignalState.STALE, f"the newest sample is {age:.0f} s old, the scrape interval is {period:g} s"
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """Series that judge requests, or that tell their lengths: one of these names, as vLLM's versions call them."""
-
-    names: tuple[str, ...]
-    judges: bool = True
-    only_with_e2e: bool = False
-
-
-def _histogram(*families: str, only_with_e2e: bool = False) -> tuple[Needed, Needed]:
-    counts, buckets = (tuple(f"{name}_{part}" for name in families) for part in ("count", "bucket"))
-    return Needed(counts, only_with_e2e=only_with_e2e), Needed(buckets, only_with_e2e=only_with_e2e)
-
-
-NEEDED = (
-    Needed((queries.SUCCESS,)),
-    *_histogram(queries.TTFT),
-    *_histogram(queries.TPOT, queries.TPOT_BEFORE_0_11),
-    *_histogram(queries.E2E, only_with_e2e=True),
-    Needed((f"{queries.PROMPT_LENGTH}_count",), judges=False),
-    Needed((f"{queries.PROMPT_LENGTH}_sum",), judges=False),
-    Needed((f"{queries.OUTPUT_LENGTH}_sum",), judges=False),
-)
-"""What each verdict needs. Where the plugins judge, only the lengths are needed."""
-
-COUNTED = "generation_tokens_total"
-"""A plain counter that every vLLM has: where it is counted, so are all others that are stored."""
-
-
 def _every_series(facts: SignalFacts) -> _Judgement:
-    """Relabeling may drop buckets, and Prometheus may convert histograms: what is missing is not zero."""
-    asked = [each for each in NEEDED if not each.only_with_e2e or facts.slo.e2e_seconds is not None]
-    counted = [values.series for values in facts.cells.values() if COUNTED in values.series]
-    missing = [each for each in asked for series in counted if not series.intersection(each.names)]
-    missing = [each for each in missing if not (each.judges and facts.exact)]
+    """Relabeling may drop series, and stores may convert histograms: what is missing is not zero."""
+    missing = needed_series.missing(facts.stored, facts.slo, facts.exact)
     if not missing:
         return None
-    names = ", ".join(dict.fromkeys(f"vllm:{each.names[0]}" for each in missing))
+    names = ", ".join(f"vllm:{each.names[0]}" for each in missing)
     state = SignalState.INCOMPLETE if any(each.judges for each in missing) else SignalState.PARTIAL
-    remedy = "check its relabeling, and whether it converts histograms to native ones"
-    return state, f"Prometheus scrapes the engines but has no {names}; {remedy}"
+    return state, f"Prometheus scrapes the engines but not all of them have {names}; check its relabeling"
 
 
 def _labelled(facts: SignalFacts) -> _Judgement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,13 @@ from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, LengthHistogram
 from holdfast.observe.engine_facts import engine_facts
-from holdfast.observe.queries import E2E_BUCKETS, FACTS
+from holdfast.observe.needed_series import SERIES, Stored, series_query, stored_series
+from holdfast.observe.queries import E2E_BUCKETS, FACTS, slow_queries
 from holdfast.observe.samples import Sample, service_key, usable
 from holdfast_engine.leastsquares import TERMS, UNITS
+
+ALL = (*slow_queries(), series_query())
+"""All queries that are sent once a minute."""
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -38,6 +42,7 @@ class SlowSignals:
     steps: Mapping[ServiceKey, tuple[tuple[str, StepSums], ...]] = field(default_factory=dict)
     ahead_seconds: Mapping[ServiceKey, float] = field(default_factory=dict)
     facts: Mapping[ServiceKey, tuple[tuple[str, EngineFacts], ...]] = field(default_factory=dict)
+    series: Mapping[ServiceKey, Stored] = field(default_factory=dict)
 
 
 class SlowCache:
@@ -89,6 +94,10 @@ class SlowCache:
         retained = {key: seen for key, seen in self._read[name].items() if others and others(key)}
         self._read[name] = retained | {key: (at, answer) for key, answer in READERS[name](samples).items()}
 
+    def without(self, name: str, keys: Iterable[ServiceKey], now: float) -> list[ServiceKey]:
+        """Return the services of which query `name` has no valid answer, sorted."""
+        return sorted(set(keys).difference(self._trusted(name, now)))
+
     def signals(self, now: float) -> SlowSignals:
         """Return all answers that are not too old."""
         return SlowSignals(
@@ -100,6 +109,7 @@ class SlowCache:
             steps=self._trusted("steps", now),
             ahead_seconds=self._trusted("ahead", now),
             facts=self._trusted(FACTS, now),
+            series=self._trusted(SERIES, now),
         )
 
     def _trusted(self, name: str, now: float) -> Mapping[ServiceKey, Any]:
@@ -160,10 +170,15 @@ Cumulative = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _cumulative(samples: Sequence[Sample]) -> dict[ServiceKey, Cumulative]:
+    """Where Prometheus begins to store native histograms, the classic ones of minutes ago are left out."""
     seen: dict[ServiceKey, dict[float, float]] = defaultdict(dict)
+    natives: dict[ServiceKey, dict[float, float]] = {}
     for sample in samples:
-        seen[service_key(sample)][_edge(sample.label("le"))] = sample.value
-    found = ((key, _histogram(buckets)) for key, buckets in seen.items())
+        if (native := sample.histogram) is not None:
+            natives[service_key(sample)] = dict(zip(native.edges, native.cumulative, strict=True))
+        else:
+            seen[service_key(sample)][_edge(sample.label("le"))] = sample.value
+    found = ((key, _histogram(buckets)) for key, buckets in (seen | natives).items())
     return {key: histogram for key, histogram in found if histogram}
 
 
@@ -193,4 +208,5 @@ READERS: Mapping[str, Callable[[Sequence[Sample]], Mapping[ServiceKey, Any]]] = 
     "steps": step_sums,
     "ahead": ahead_seconds,
     FACTS: engine_facts,
+    SERIES: stored_series,
 }

@@ -13,6 +13,7 @@ from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, bu
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign_engines import ForeignEngineTracker
+from holdfast.observe.needed_series import Stored
 from holdfast.observe.queries import QueryWindow
 from holdfast.observe.samples import QueryResult, Sample, service_key, usable
 from holdfast.observe.signal_quality import SignalFacts, judge, unlabelled_detail
@@ -77,7 +78,7 @@ def assemble(
 
     `strangers` remembers between ticks which engines are no pods of this cluster; without it none is reported.
     """
-    table = _Table(answers, span, now, strangers or ForeignEngineTracker(span.scrape_seconds))
+    table = _Table(answers, slow.series, span, now, strangers or ForeignEngineTracker(span.scrape_seconds))
     seen = {request.key: _with_slow(table.traffic(request), slow, request.key) for request in requests}
     return {key: _in_time(traffic, slow.ahead_seconds.get(key, 0.0), span) for key, traffic in seen.items()}
 
@@ -110,8 +111,14 @@ class _Table:
     """All answers of one tick, sorted by service and accelerator once."""
 
     def __init__(
-        self, answers: Mapping[str, QueryResult], span: QueryWindow, now: float, strangers: ForeignEngineTracker
+        self,
+        answers: Mapping[str, QueryResult],
+        stored: Mapping[ServiceKey, Stored],
+        span: QueryWindow,
+        now: float,
+        strangers: ForeignEngineTracker,
     ) -> None:
+        self._stored = stored
         self._strangers = strangers
         self._span = span
         self._now = now
@@ -153,6 +160,7 @@ class _Table:
                 expected[replica.accelerator] = (*expected.get(replica.accelerator, ()), replica.name)
         return SignalFacts(
             cells,
+            self._stored.get(request.key, {}),
             request.slo,
             bool(cells) and all(values.plugins.judge(request.slo) for values in cells.values()),
             frozenset(pods),
@@ -169,7 +177,6 @@ class _Table:
         for name in ("requests", "tokens", "edges", "gauges"):
             for sample in answers[name].samples:
                 self._read_gained(sample)
-                self._cell(sample).series.add(sample.label("metric"))
         for sample in answers["engines"].samples:
             if usable(sample.value):
                 self._cell(sample).sampled_at[sample.label("pod")] = sample.value
@@ -182,7 +189,11 @@ class _Table:
 
     def _read_gained(self, sample: Sample, may_be_negative: bool = False) -> None:
         metric, edge = sample.label("metric"), sample.label("le")
-        if plugins.counted(metric):
+        if metric == queries.BEGUN_BY_POD:
+            self._cell(sample).add_begun(sample.value)
+        elif sample.histogram is not None:
+            self._cell(sample).add_histogram(metric, sample.histogram)
+        elif plugins.counted(metric):
             self._cell(sample).plugins.add(sample, may_be_negative)
         elif edge:
             self._cell(sample).add_within(metric.removesuffix("_bucket"), edge, sample.value)

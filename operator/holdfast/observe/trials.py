@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.observe import queries
+from holdfast.observe.histograms import Histogram
 from holdfast.observe.samples import Sample, service_key, usable
 
 _OLDER = {queries.TPOT_BEFORE_0_11: queries.TPOT}
@@ -21,6 +22,7 @@ class _Counts:
 
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     within: dict[str, dict[float, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    natives: dict[str, list[Histogram]] = field(default_factory=lambda: defaultdict(list))
 
     def traffic(self, accelerator: str, revision: str, slo: Slo) -> RevisionTraffic:
         """A request counts as within the objective by the largest edge at or below the objective."""
@@ -36,7 +38,8 @@ class _Counts:
 
     def _within(self, family: str, objective_seconds: float) -> float:
         limit = objective_seconds * (1.0 + 1e-9)
-        return max((count for edge, count in self.within[family].items() if edge <= limit), default=0.0)
+        classic = max((count for edge, count in self.within[family].items() if edge <= limit), default=0.0)
+        return classic + sum(native.within(objective_seconds) for native in self.natives[family])
 
 
 def read_trials(
@@ -58,6 +61,11 @@ def _add(counts: _Counts, sample: Sample) -> None:
     metric, edge = sample.label("metric"), sample.label("le")
     for old, new in _OLDER.items():
         metric = metric.replace(old, new) if metric.startswith(old) else metric
+    if (native := sample.histogram) is not None:
+        if native.finite:
+            counts.natives[metric].append(native)
+            counts.counts[f"{metric}_count"] += native.count
+        return
     if not edge:
         counts.counts[metric] += sample.value
         return
