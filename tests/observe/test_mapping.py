@@ -99,6 +99,12 @@ def test_an_unschedulable_pod_carries_the_schedulers_words() -> None:
     words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
     assert (replica.phase, replica.reason, replica.detail) == (ReplicaPhase.UNSCHEDULABLE, "Unschedulable", words)
+
+
+def test_of_a_long_message_of_the_scheduler_the_beginning_is_kept() -> None:
+    words = f"0/9 nodes are available: 9 Insufficient nvidia.com/gpu. {'preemption ' * 100}"
+    replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
+    assert replica.detail == f"{words[:600]}…"
     assert replica.scheduled_at is None
 
 

@@ -118,6 +118,8 @@ def replica_from_pod(pod: Object) -> Replica:
         detail = f"its volumes or network are not ready; {_remedy(pod, 'see kubectl describe pod')}"
     elif _NOT_WRITABLE.search(detail):  # before the message, which may be long
         detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
+    elif phase is ReplicaPhase.UNSCHEDULABLE:  # the scheduler's reasons come first
+        detail = detail if len(detail) <= _MOST_WORDS else f"{detail[:_MOST_WORDS]}…"
     else:
         detail = end_of(detail)
     return Replica(

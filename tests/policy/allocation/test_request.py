@@ -54,6 +54,15 @@ def test_where_the_deployment_is_there_another_object_that_is_refused_takes_no_r
     assert asked(Reason.APPLY_FAILED).want == 10
 
 
+@pytest.mark.parametrize(("reason", "want"), [("ImagePullBackOff", 1), (Reason.NODE_LOST, 3)])
+def test_only_engines_that_fail_ask_for_no_more_gpus(reason: str, want: int) -> None:
+    failing, short = replicas(1, ReplicaPhase.FAILING, reason=reason), replicas(2, ReplicaPhase.UNSCHEDULABLE)
+    group = Group("h100", size=3, exists=True, failing=failing, short=short)
+    seen = view(of=service().with_replicas_between(3, 20), group=group)
+    request = request_of(seen, decide_sizes(seen))
+    assert (request.want, request.short) == (want, want == 3)
+
+
 def test_another_trouble_takes_no_replica_back() -> None:
     assert asked(Reason.PROGRESS_DEADLINE_EXCEEDED).want == 10
     assert asked(Reason.QUOTA_EXCEEDED, ready=10).want == 10

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import SCHEDULING_GATED, Replica
+from holdfast.domain.cluster import SCHEDULING_GATED, Replica, ReplicaPhase
+from holdfast.domain.scheduling import may_wait_for
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.health.replicas import Group
@@ -18,9 +18,6 @@ from holdfast.policy.view import View
 
 REFUSALS = frozenset({Reason.QUOTA_EXCEEDED, Reason.PODS_FORBIDDEN})
 """Why pods of a Deployment are not made."""
-
-INSUFFICIENT = re.compile(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)")
-"""Resources of which the scheduler finds too little, in its message about a pod."""
 
 UNMADE = frozenset({Reason.APPLY_FAILED, Reason.NAME_CONFLICT, Reason.INVALID})
 """Why there may be no Deployment."""
@@ -45,7 +42,7 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
         planned = {target.accelerator: target.replicas for target in sizes.targets}
     want = _allowed(view, own, planned.get(view.chosen.name, 0))
     beside = {name: _allowed(view, view.part(name), planned.get(name, 0)) for name in view.paired}
-    others, running, slots = sum(beside.values()), own.placed - own.draining, sum(handed.values())
+    others, running, slots = sum(beside.values()), _placed(own), sum(handed.values())
     goal = view.spec.pinned_replicas if held else sizes.goal
     if slots and goal is not None:
         want = max(want, min(want + slots, goal))
@@ -61,7 +58,7 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
         priority=view.spec.priority,
         running=running + taken,
         outside=min(want, outside),
-        short=any(_waits_for_gpus(view, replica) for replica in own.short),
+        short=not _fails(own) and any(_waits_for_gpus(view, replica) for replica in own.short),
         waits=any(view.part(name).short for name in view.paired),
         kept=tuple(_kept(view, planned, handed, taken)),
         paired=tuple((option, beside[option.name]) for option in view.spec.accelerators if beside.get(option.name)),
@@ -107,26 +104,46 @@ def _is_alike(view: View, group: Group) -> bool:
 
 
 def _allowed(view: View, group: Group, want: int) -> int:
-    """Without replicas that cannot be made, or that wait for something else: GPUs given up for those would lie idle."""
+    """Without replicas that cannot be made, or that wait for something else: GPUs given up for those would lie idle.
+
+    Nor would GPUs help where all that have some fail.
+    """
     if not group.exists and _has_problem(view, UNMADE):
         return 0
-    placed, unplaced = group.placed - group.draining, (*group.pending, *group.short)
+    placed, unplaced = _placed(group), _unplaced(group)
+    if _fails(group):
+        return min(want, placed)
     if placed + len(unplaced) < group.size and _has_problem(view, REFUSALS):
         want = min(want, placed + len(unplaced))
     idle = sum(not _waits_for_gpus(view, replica) for replica in unplaced)
     return max(min(want, placed), want - idle)
 
 
-def _waits_for_gpus(view: View, replica: Replica) -> bool:
-    """Whether a free GPU could be all that a replica without a node lacks, by what the scheduler says.
+def _fails(group: Group) -> bool:
+    """Its engines do; one on a node that does not answer says nothing of them."""
+    return any(replica.reason != Reason.NODE_LOST for replica in group.failing) and not group.to_serve
 
-    Not behind a scheduling gate, nor where the scheduler names other resources alone.
-    """
+
+def _unplaced(group: Group) -> list[Replica]:
+    """Those without a node; not all of them say so."""
+    return [*group.pending, *group.short, *filter(_is_nowhere, (*group.starting, *group.stuck, *group.failing))]
+
+
+def _placed(group: Group) -> int:
+    return group.placed - group.draining - len(_unplaced(group)) + len(group.pending) + len(group.short)
+
+
+def _is_nowhere(replica: Replica) -> bool:
+    """No scheduler looks at it, or it will never be scheduled: the name of its scheduler or of its volume is wrong."""
+    return not replica.node and replica.scheduled_at is None
+
+
+def _waits_for_gpus(view: View, replica: Replica) -> bool:
+    """Whether a free GPU could be all that a replica without a node lacks, by what the scheduler says."""
     option = view.spec.accelerator(replica.accelerator)
-    if replica.reason == SCHEDULING_GATED:
+    if replica.reason == SCHEDULING_GATED or replica.phase is not ReplicaPhase.UNSCHEDULABLE:
         return False
-    named = INSUFFICIENT.findall(replica.detail)
-    return not named or option is None or option.resource in named
+    return option is None or may_wait_for(option.resource, replica.detail)
 
 
 def _has_problem(view: View, reasons: Set[Reason]) -> bool:
