@@ -113,6 +113,25 @@ class NodeOffer:
 
 
 @value
+class GpuCap:
+    """At most `gpus` of a resource for one namespace, by the ResourceQuota or share that `name` names.
+
+    `used` are held there already, as a ResourceQuota counts them; None where only services count.
+    """
+
+    namespace: str
+    resource: str
+    gpus: int
+    name: str
+    used: int | None = None
+
+    @property
+    def left(self) -> int:
+        """GPUs that are not in use."""
+        return self.gpus - (self.used or 0)
+
+
+@value
 class ClusterProblem:
     """A problem that only the operator can see (secret missing, name taken, ...): a Reason and a message."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured
-from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
+from holdfast.domain.cluster import ClusterProblem, GpuCap, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import History, MissingHistory, Traffic
 from holdfast.domain.value import value
@@ -66,9 +66,10 @@ class Timing:
 
 @value
 class Snapshot:
-    """All services and the nodes at time `now` (seconds since the epoch)."""
+    """All services, the nodes and the caps of namespaces at time `now` (seconds since the epoch)."""
 
     now: float
     services: tuple[ServiceSnapshot, ...]
     nodes: tuple[NodeOffer, ...] = ()
     timing: Timing = Timing()
+    gpu_caps: tuple[GpuCap, ...] = ()
