@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.control import decision_record
 from holdfast.control.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import GpuCap, NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
@@ -59,6 +59,11 @@ def test_of_nodes_it_has_what_decides_and_nothing_else() -> None:
     nodes = (node("n1", 8, used=3, zone="a", owner="secret-project"), NodeOffer("n2", (), (("amd.com/gpu", 8),)))
     kept = record_of(CHAT.spec.key, a_snapshot(ServiceView(picky), nodes=nodes), Memory(), SETTINGS, FleetContext())
     assert kept.snapshot.nodes == (node("n1", 8, used=3, zone="a"),)
+
+
+def test_of_caps_it_has_nothing() -> None:
+    capped = replace(a_snapshot(ServiceView(CHAT)), gpu_caps=(GpuCap("secret-project", "nvidia.com/gpu", 4, "quota"),))
+    assert "secret-project" not in str(record_of(CHAT.spec.key, capped, Memory(), SETTINGS, FleetContext()))
 
 
 def test_of_taints_it_has_the_names_of_those_that_the_service_tolerates() -> None:

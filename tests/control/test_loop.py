@@ -14,12 +14,13 @@ import pytest
 from holdfast import policy
 from holdfast.control.decision_record import Records, decided_again, read
 from holdfast.control.loop import Loop
-from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.cluster import GpuCap, NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
+from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.traffic import TrafficRequest
 from tests.builders import NOW, condition
 from tests.control.parts import llmservice, parts
@@ -103,6 +104,7 @@ def a_loop(
     cluster: ClusterReader | None = None,
     clock: Callable[[], float] = lambda: NOW,
     tick_seconds: float = 5.0,
+    caps: GpuCaps | None = None,
 ) -> Loop:
     return Loop(
         cluster=cluster or Cluster(),  # type: ignore[arg-type]
@@ -113,6 +115,7 @@ def a_loop(
         policy_settings=policy.PolicySettings(),
         monotonic=clock,
         wall=lambda: NOW,
+        caps=caps,
     )
 
 
@@ -130,6 +133,28 @@ async def test_what_a_change_was_decided_from_is_recorded_and_a_failure_to_do_so
     ((key, decided),) = acting.decisions.items()
     assert decided_again(read(acting.records(key))) == decided
     assert acting.records(ServiceKey("prod", "gone")) == ""
+
+
+class Full(GpuCaps):
+    """Each namespace may have one GPU."""
+
+    def of(self, specs: Iterable[ServiceSpec]) -> tuple[GpuCap, ...]:
+        return tuple(GpuCap(spec.key.namespace, "nvidia.com/gpu", 1, "ResourceQuota gpus") for spec in specs)
+
+
+class Growing(Cluster):
+    """A service whose second replica has no pod yet."""
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        return (parts(llmservice("chat"), ready={"h100": 1}, sizes={"h100": 2}),)
+
+
+async def test_caps_of_namespaces_reach_the_decision() -> None:
+    acting = Acting()
+    await a_loop(NoMetrics(), acting, Telemetry(), Growing(), caps=Full()).run_once()
+    ((_, decided),) = acting.decisions.items()
+    assert condition(decided, "CapacityAvailable") == (False, "CapacityLimited")
+    assert "ResourceQuota gpus allows namespace prod 1 nvidia.com/gpu" in str(decided.conditions)
 
 
 class Ending(Cluster):

@@ -42,8 +42,8 @@ class Unreadable(ValueError):
 class DecisionRecord:
     """One service's part of a snapshot, its memory before the tick, and its allocation.
 
-    Of competing services it holds only the sentence of the allocation, which names none of other namespaces. It holds
-    only the relevant parts of nodes: readers of a namespace's Events need not see the labels of all nodes.
+    Of competing services and caps it holds only the sentence of the allocation, which names none of other namespaces.
+    It holds only the relevant parts of nodes: readers of a namespace's Events need not see the labels of all nodes.
     """
 
     snapshot: Snapshot
@@ -61,7 +61,7 @@ def record_of(
         raise KeyError(key)
     nodes = tuple(_offers(snapshot.nodes, own[0].spec))
     remembered = memory.services.get(key, ServiceMemory())
-    return DecisionRecord(replace(snapshot, services=own, nodes=nodes), remembered, settings, context)
+    return DecisionRecord(replace(snapshot, services=own, nodes=nodes, gpu_caps=()), remembered, settings, context)
 
 
 def _offers(nodes: Iterable[NodeOffer], spec: ServiceSpec) -> Iterator[NodeOffer]:

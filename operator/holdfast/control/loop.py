@@ -22,6 +22,7 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.activators import ActivatorSource, NoActivators
 from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
+from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.restore import HistoryRestore, Restored
@@ -60,8 +61,10 @@ class Loop:
         wall: Callable[[], float],
         activators: ActivatorSource | None = None,
         benchmarks: Benchmarks | None = None,
+        caps: GpuCaps | None = None,
     ) -> None:
         self._cluster = cluster
+        self._caps = caps or GpuCaps()
         self._metrics = metrics
         self._actuator = actuator
         self._telemetry = telemetry
@@ -185,7 +188,8 @@ class Loop:
             )
             for part in services
         )
-        return Snapshot(now=now, services=pictured, nodes=self._cluster.nodes(), timing=self._timing)
+        caps = self._caps.of(part.spec for part in services)
+        return Snapshot(now, pictured, self._cluster.nodes(), self._timing, caps)
 
     def _activator(self, key: ServiceKey, held: Mapping[ServiceKey, Activator]) -> Activator | None:
         """State of the activator, with whether clients are routed to it."""

@@ -106,7 +106,8 @@ def _allocated(
     """Who has to give way; each service its last allocation where that cannot be worked out."""
     requests = {each.key: request for each in passes if (request := each.request) is not None}
     try:
-        return allocate(requests, fleet, tick.inventory, tick.now, tick.settings, services=snapshot.services)
+        nodes, services, caps = tick.inventory, snapshot.services, snapshot.gpu_caps
+        return allocate(requests, fleet, nodes, tick.now, tick.settings, services, caps)
     except Exception as error:
         if unshared is None:
             raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection
 
+from holdfast.domain.cluster import GpuCap
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.value import value
 from holdfast.policy.capacity_request import CapacityRequest
@@ -19,7 +20,8 @@ class CapacityPool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 
     `kept` GPUs come on top as soon as services that are leaving have left. `paired` are taken by replicas that serve
-    beside those of another accelerator, whether they have them already or have waited for too long (`waits`).
+    beside those of another accelerator, whether they have them already or have waited for too long (`waits`). With a
+    `cap` they are the claims of its namespace instead, wherever their replicas find room.
     """
 
     gpus: int
@@ -27,6 +29,7 @@ class CapacityPool:
     kept: int = 0
     paired: int = 0
     waits: bool = False
+    cap: GpuCap | None = None
 
     @property
     def wanted(self) -> int:
@@ -34,11 +37,26 @@ class CapacityPool:
         return sum(request.gpus(request.want) for request in self.requests)
 
 
-def capacity_pools(requests: Iterable[CapacityRequest], inventory: Inventory) -> list[CapacityPool]:
+def capped_pools(requests: Collection[CapacityRequest], inventory: Inventory) -> list[CapacityPool]:
+    """Return a pool for each cap of a namespace; replicas on nodes that take no new pods count as well."""
+    pools, by_namespace = [], defaultdict[str, list[CapacityRequest]](list)
+    for request in requests if inventory.caps else ():
+        by_namespace[request.key.namespace].append(request)
+    for cap in inventory.caps:
+        here = by_namespace[cap.namespace]
+        inside = tuple(request for request in here if request.option.resource == cap.resource)
+        others = [part for request in here for part in (*request.kept, *request.paired)]
+        held = sum(replicas * option.gpus_per_replica for option, replicas in others if option.resource == cap.resource)
+        outside = sum(request.option.gpus_per_replica * request.outside for request in inside)
+        pools.append(CapacityPool(cap.left - held - outside, inside, cap=cap))
+    return pools
+
+
+def capacity_pools(requests: Collection[CapacityRequest], inventory: Inventory) -> list[CapacityPool]:
     """Return a pool for each set of nodes that some claim may run on, and there for each size of replica.
 
     A wider pool holds the claims of the narrower ones inside it as well. Claims that no node matches are in none: nodes
-    may be created for whoever asks.
+    may be created for whoever asks. Pools of caps come last.
     """
     by_place: defaultdict[Place, list[CapacityRequest]] = defaultdict(list)
     kept: Counter[Place] = Counter()
@@ -63,7 +81,7 @@ def capacity_pools(requests: Iterable[CapacityRequest], inventory: Inventory) ->
         for size in sorted({request.option.gpus_per_replica for request in inside} - {1}):
             alike = tuple(request for request in inside if request.option.gpus_per_replica == size)
             pools.append(CapacityPool(inventory.gpus(*place, size), alike))
-    return pools
+    return [*pools, *capped_pools(requests, inventory)]
 
 
 def _is_inside(place: Place, wider: Place) -> bool:

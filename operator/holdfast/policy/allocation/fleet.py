@@ -13,9 +13,11 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 
+from holdfast.domain.cluster import GpuCap
+from holdfast.domain.gpu_caps import without
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
-from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
+from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools, capped_pools
 from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
@@ -32,34 +34,45 @@ def allocate(
     inventory: Inventory,
     now: float,
     settings: PolicySettings,
-    services: Iterable[ServiceSnapshot] | None = None,
+    services: Sequence[ServiceSnapshot] | None = None,
+    caps: Iterable[GpuCap] = (),
 ) -> tuple[dict[ServiceKey, Allocation], Fleet]:
     """Return what the services that must give way may have, and what to remember.
 
-    GPUs that pods of other services hold are left out where the `services` are given.
+    GPUs that pods of other services hold are left out where the `services` are given. `caps` of namespaces bind at
+    once: nodes that come do not help.
     """
-    if fleet.is_idle(requests):
+    inventory = replace(inventory, caps=without(requests, caps, services or ()))
+    if fleet.is_idle(requests) and not any(map(_is_short, capped_pools(requests.values(), inventory))):
         return {}, Fleet()
     if services is not None:
         inventory = inventory.available_to(each for each in services if each.spec.key in requests)
     promised, requests = requests, _housed(requests, inventory)
     pools = capacity_pools(requests.values(), inventory)
-    tight = [pool for pool in pools if pool.wanted > pool.gpus]
+    capped = [pool for pool in pools if pool.cap and _is_short(pool)]
+    tight = [pool for pool in pools if not pool.cap and _is_short(pool)]
     contested = _contested(tight)
     known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
     scarce = [pool for pool in contested if any(_selector(request) in active for request in pool.requests)]
     inner = [pool for pool in tight if pool not in scarce and any(_is_within(pool, wider) for wider in scarce)]
+    scarce += capped
     sharing = share([*scarce, *inner], requests, inventory)
     allocated = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
     holders = _holders(scarce, allocated)
     kept = {key: max(replicas, promised[key].least) for key, replicas in sharing.replicas.items()}
     short = {key: replicas for key, replicas in kept.items() if replicas < requests[key].want}
-    short = {key: n for key, n in short.items() if not any(_fills(pool, requests[key], allocated) for pool in inner)}
+    bound = {key: pool.cap for pool in capped for key in short if _fills(pool, requests[key], allocated)}
+    late = {key for key in short if any(_fills(pool, requests[key], allocated) for pool in inner)}
+    short = {key: replicas for key, replicas in short.items() if key in bound or key not in late}
     others = {key: _others(requests[key], holders[key], allocated) for key in (*short, *sharing.moved)}
-    allocations = {key: _grant(requests[key], replicas, others[key]) for key, replicas in short.items()}
+    allocations = {key: _grant(requests[key], n, others[key], bound.get(key)) for key, n in short.items()}
     allocations |= {key: _moved(requests[key], to, others[key]) for key, to in sharing.moved.items()}
     return allocations, Fleet(known, dict(_promised(fleet.promises, tight, allocated, now)))
+
+
+def _is_short(pool: CapacityPool) -> bool:
+    return pool.wanted > pool.gpus
 
 
 def _promised(
@@ -133,9 +146,9 @@ Holders = Mapping[str, Sequence[CapacityRequest]]
 
 
 def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int]) -> dict[ServiceKey, Holders]:
-    """Return for each request those that have GPUs where most others compete for them."""
+    """Return for each request those that have GPUs where a cap binds, else where most others compete for them."""
     found: dict[ServiceKey, Holders] = {}
-    for pool in sorted(pools, key=lambda pool: len(pool.requests)):
+    for pool in sorted(pools, key=lambda pool: (bool(pool.cap), len(pool.requests))):
         holders: defaultdict[str, list[CapacityRequest]] = defaultdict(list)
         for request in sorted(pool.requests, key=lambda request: (-request.priority, request.key)):
             if allocated[request.key]:
@@ -156,13 +169,17 @@ def _others(request: CapacityRequest, holders: Holders, allocated: Mapping[Servi
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def _grant(request: CapacityRequest, replicas: int, others: str) -> Allocation:
+def _grant(request: CapacityRequest, replicas: int, others: str, cap: GpuCap | None) -> Allocation:
     """Say what one more GPU would give, and who has those that there are."""
     went = f"; GPUs went to {others}" if others else ""
     gain = request.worth(replicas + 1) / request.option.gpus_per_replica
     share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""
     left = f"the fleet allocation gives {replicas} of {request.want} wanted replicas at priority {request.priority}"
     remedy = "add nodes or raise spec.priority"
+    if cap is not None:
+        used = f", {cap.used} in use by other pods" if cap.used else ""
+        left = f"{left}; {cap.name} allows namespace {cap.namespace} {cap.gpus} {cap.resource}{used}"
+        remedy = f"raise {cap.name.partition(' (')[0]} or spec.priority"
     return Allocation(replicas, f"{left}{went}; one more GPU would add {gain:.2g} req/s{share}; {remedy}")
 
 

@@ -119,13 +119,17 @@ def _guaranteed(request: CapacityRequest, replicas: int) -> CapacityRequest:
 
 
 def _rooms(rivals: Sequence[CapacityRequest], requests: Requests, inventory: Inventory) -> list[CapacityPool]:
-    """The pools with what rivals may have there: of those that are not scarce what all others leave."""
+    """The pools with what rivals may have there: of those that are not scarce what all others leave.
+
+    Minimums above a cap are the trouble of its namespace alone.
+    """
     found, keys, moves = [], {request.key for request in rivals}, (to for each in rivals for to in each.elsewhere)
     for pool in capacity_pools([*requests.values(), *moves], inventory):
         mine = tuple(request for request in pool.requests if request.key in keys)
         theirs = sum(request.gpus(request.want) for request in pool.requests if request.key not in keys)
         if mine:
-            found.append(CapacityPool(max(0, pool.gpus - theirs), mine))
+            least = sum(each.gpus(each.least) for each in mine if each is requests[each.key]) if pool.cap else 0
+            found.append(CapacityPool(max(least, pool.gpus - theirs), mine))
     return found
 
 

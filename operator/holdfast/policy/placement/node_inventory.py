@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import GpuCap, NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.taints import Toleration, are_tolerated
@@ -46,11 +46,13 @@ _Requirements = tuple[str, int, tuple[tuple[str, str], ...], tuple[Toleration, .
 class Inventory:
     """The nodes of one snapshot; answers are cached per snapshot.
 
-    `spoken_for`: GPUs by node and resource that other pods hold, and that no service can get.
+    `spoken_for`: GPUs by node and resource that other pods hold, and that no service can get. `caps`: what namespaces
+    may have, and what others than services use of it.
     """
 
     nodes: tuple[NodeOffer, ...] = ()
     spoken_for: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    caps: tuple[GpuCap, ...] = ()
     _rooms: dict[_Requirements, Room] = field(default_factory=dict)
 
     def room(self, option: AcceleratorOption) -> Room:
