@@ -1,7 +1,10 @@
 """The real API server refuses bad objects with a message that names field and remedy, and takes good ones."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +144,14 @@ def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl)
     assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3 41 410ms 24ms BacklogToDrain"
     assert columns[11:13] == ["11.8", "h100"]
     assert columns[13] == '{"maxNumBatchedTokens":4096,"maxNumSeqs":64}'
+
+
+@pytest.mark.parametrize("flag", ["--max-priority=nobody-is-here=1", "--namespace-share=nobody-is-here=50%"])
+def test_an_operator_with_a_limit_of_an_unknown_namespace_does_not_start(cluster: str, flag: str) -> None:
+    command = [sys.executable, "-m", "holdfast", "run", "--prometheus-url=http://127.0.0.1:9", "--http-port=0"]
+    done = subprocess.run(
+        [*command, f"--kubeconfig={os.environ['KUBECONFIG']}", flag], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert f"{flag.partition('=')[0]}: namespace nobody-is-here does not exist; correct its name" in said

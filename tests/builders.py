@@ -61,6 +61,9 @@ class ServiceBuilder:
     def with_priority(self, priority: int) -> ServiceBuilder:
         return self._spec(priority=priority)
 
+    def declaring_priority(self, priority: int) -> ServiceBuilder:
+        return self._spec(declared_priority=priority)
+
     def with_batching(self, max_num_seqs: int, max_num_batched_tokens: int) -> ServiceBuilder:
         return self._spec(batching=BatchingLimits(max_num_seqs, max_num_batched_tokens))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.act.discovery import our_own_api, readable
+from holdfast.act.discovery import may_read_quotas, missing, our_own_api, readable
 from tests.fakes import FakeApi
 
 OURS = "/apis/holdfast.dev/v1alpha1"
@@ -45,3 +45,41 @@ async def test_a_namespace_that_may_not_be_listed_is_left_out_and_no_other() -> 
 
     assert await readable(Api(), ["gone", "a", "ill", "far"]) == ("a", "ill", "far")
     assert await readable(Api(), []) == ()
+
+
+async def test_only_a_namespace_that_certainly_does_not_exist_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeApi()
+    api.put_object("/api/v1/namespaces/team-a", {"metadata": {"name": "team-a"}})
+    assert await missing(api, ["team-a", "nobody"]) == ("nobody",)
+    api.fail_with = ApiError(403, "forbidden")
+    assert await missing(api, ["team-a"]) == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        "namespace team-a is not known to exist (403: forbidden); grant get on this namespace"
+    ]
+
+
+async def test_an_api_server_that_does_not_answer_is_asked_again() -> None:
+    api = FakeApi()
+    api.fail_with = ApiUnreachable("GET: no answer")
+    asked = asyncio.create_task(missing(api, ["nobody"], every_seconds=0.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    api.fail_with = None
+    assert await asked == ("nobody",)
+
+
+async def test_quotas_are_unknown_where_they_may_not_be_read_in_each_namespace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Api(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if path in ("/api/v1/resourcequotas", "/api/v1/namespaces/b/resourcequotas"):
+                raise ApiError(403, "forbidden")
+            return {"items": []}
+
+    assert await may_read_quotas(Api(), ["a"])
+    assert caplog.records == []
+    assert not await may_read_quotas(Api(), ["a", "b"])
+    assert not await may_read_quotas(Api(), [])
+    assert "ResourceQuotas cannot be read (403: forbidden), so they bound no size in advance; grant" in caplog.text

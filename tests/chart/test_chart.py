@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 
 from e2e.cluster.toolset import HELM, PROMETHEUS
 from holdfast.act import resources
+from holdfast.api import tenants
 from holdfast.observe import cluster
 from holdfast.runtime import settings
 
@@ -163,7 +165,9 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "startupTimeout": "45m", "podMonitorLabel": ["release=kps", "team="],
         "leaseNamespace": "leases", "leaseName": "shard-a", "leaseDuration": "20s",
             "idleTime": "30m", "activatorImage": "registry.example/holdfast:1",
-        "allowTemplate": ["hostPath", "privileged"], "platformAssignsIds": True, "httpPort": 9090, "statusPort": 9091,
+        "allowTemplate": ["hostPath", "privileged"], "platformAssignsIds": True,
+        "maxPriority": ["a=10", "*=-1000000000"], "namespaceShare": ["a=50%", "*=12.5%"],
+        "httpPort": 9090, "statusPort": 9091,
         "statusTokenFile": str(file), "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
@@ -173,6 +177,8 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     assert read.matchers == (("cluster", "eu"), ("env", "prod"))
     assert read.allow_template == ("hostPath", "privileged")
     assert read.platform_assigns_ids
+    assert read.max_priorities == {"a": 10, "*": -1_000_000_000}
+    assert read.namespace_shares == {"a": Fraction(1, 2), "*": Fraction(1, 8)}
     assert (read.startup_seconds, read.pod_monitor_labels) == (2700.0, {"release": "kps", "team": ""})
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
     assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]
@@ -220,6 +226,8 @@ def test_every_option_at_once_renders() -> None:
         ({"settings": {"statusHost": ["http://holdfast.example"]}}, "statusHost"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"settings": {"allowTemplate": ["everything"]}}, "allowTemplate"),
+        ({"settings": {"maxPriority": {"team-a": 10}}}, "maxPriority"),
+        ({"settings": {"maxPriority": ["team-a=10", "team-a=10"]}}, "maxPriority"),
         ({"settings": {"prometheusHeader": ["X-Scope-OrgID"]}}, "prometheusHeader"),
         ({"settings": {"prometheusMatcher": ["cluster-name=eu"]}}, "prometheusMatcher"),
         ({"replicas": -1}, "replicas"),
@@ -245,6 +253,24 @@ def test_every_option_at_once_renders() -> None:
 )
 def test_values_that_make_no_sense_are_refused_by_name(values: dict[str, Any], named: str) -> None:
     assert named in refusal(values)
+
+
+def test_limits_of_namespaces_are_checked_as_the_operator_checks_them() -> None:
+    found = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    for name, pattern in (("maxPriority", tenants.PRIORITY_PATTERN), ("namespaceShare", tenants.SHARE_PATTERN)):
+        assert found[name]["items"] == {"type": "string", "pattern": pattern}
+    for name, wrong in (("maxPriority", "team-a=high"), ("namespaceShare", "team-a=101%")):
+        assert name in refusal({"settings": {**URL["settings"], name: [wrong]}})
+
+
+@pytest.mark.parametrize("watched", [[], ["a", "b"]])
+def test_only_namespaces_with_limits_may_be_read(watched: list[str]) -> None:
+    limits = {"maxPriority": ["b=10", "*=0"], "namespaceShare": ["a=50%", "b=50%"]}
+    objects = render({"settings": {**URL["settings"], **limits}, "watchNamespaces": watched})
+    (rule,) = (rule for rule in rules(objects) if "namespaces" in rule["resources"])
+    assert (rule["resourceNames"], rule["verbs"]) == (["a", "b"], ["get"])
+    unnamed = render({"settings": {**URL["settings"], "maxPriority": ["*=0"]}})
+    assert not [rule for rule in rules(unnamed) if "namespaces" in rule["resources"]]
 
 
 def test_an_account_that_is_neither_made_nor_named_is_refused() -> None:
@@ -274,6 +300,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("", "nodes"): {"list", "watch"},
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
+        ("", "resourcequotas"): {"get", "list", "watch"},
         ("", "services"): made | {"delete"},
         ("", "serviceaccounts"): made,
         ("", "configmaps"): made | {"delete"},

@@ -25,8 +25,8 @@ CHAT = ServiceKey("prod", "chat")
 class Cluster:
     """Objects as they come and go, indexed the way kopf does it, without an API server."""
 
-    def __init__(self) -> None:
-        self.view = ClusterView()
+    def __init__(self, view: ClusterView | None = None) -> None:
+        self.view = view or ClusterView()
         self._registry = kopf.OperatorRegistry()
         self.settings = kopf.OperatorSettings()
         self.view.register(self._registry, self.settings)
@@ -103,6 +103,18 @@ async def test_a_spec_that_is_nested_too_deeply_is_told_and_leaves_the_others_al
     assert [parts.spec.key for parts in world.view.services()] == [CHAT]
     (invalid,) = world.view.invalid()
     assert invalid.message.startswith("spec.template.spec.x.x.x.x.x: has more than 64 levels")
+
+
+@pytest.mark.parametrize(
+    ("limits", "counts"),
+    [({"prod": 10, "*": 5}, 10), ({"*": 5}, 5), ({"dev": 1}, 100), ({"prod": 200}, 100), ({}, 100)],
+)
+async def test_priorities_are_capped_by_namespace(limits: dict[str, int], counts: int) -> None:
+    world = Cluster(ClusterView(max_priorities=limits))
+    await world.start()
+    await world.put("services", service(priority=100))
+    (parts,) = world.view.services()
+    assert (parts.spec.priority, parts.spec.declared_priority) == (counts, 100)
 
 
 async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster) -> None:

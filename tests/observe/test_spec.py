@@ -123,6 +123,16 @@ def test_the_smallest_service_has_the_defaults_of_the_api() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("declared", "most", "counts"), [(100, 10, 10), (10, 10, 10), (-5, 10, -5), (0, -1_000_000_000, -1_000_000_000)]
+)
+def test_no_priority_counts_above_that_of_the_namespace(declared: int, most: int, counts: int) -> None:
+    spec = to_spec(LLMService.parse(edited(priority=declared)), most)
+    assert (spec.priority, spec.declared_priority) == (counts, declared)
+    unlimited = to_spec(LLMService.parse(edited(priority=declared)))
+    assert (unlimited.priority, unlimited.declared_priority) == (declared, declared)
+
+
 def test_every_declared_field_arrives() -> None:
     spec = to_spec(LLMService.parse(LARGEST))
     first, second = (dict(revision=r, pods=p) for r, p in zip(revisions(LARGEST), pods(LARGEST), strict=True))

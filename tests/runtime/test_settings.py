@@ -1,9 +1,11 @@
 """Settings: one line that names the flag and the remedy, or an operator that does what was asked."""
 
 import argparse
+from fractions import Fraction
 
 import pytest
 
+from holdfast.api.tenants import limit_of
 from holdfast.cli.main import main
 from holdfast.runtime.settings import Settings, SettingsError, add_arguments, read_settings
 
@@ -42,6 +44,25 @@ def read(*flags: str, **environment: str) -> Settings:
         ("--status-token-file=/nowhere/token", "--status-token-file: no such file"),
         ("--status-host=http://holdfast.example", "--status-host: must be a host name"),
         ("--status-host=a b", "--status-host: must be a host name"),
+        ("--max-priority=10", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority==10", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=high", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=nan", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=1.5", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=1000000001", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=\u0661", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-a=1\n", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=Team_A=1", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--max-priority=team-*=1", "--max-priority: must be NAMESPACE=PRIORITY"),
+        (f"--max-priority={'x' * 64}=1", "--max-priority: must be NAMESPACE=PRIORITY"),
+        ("--namespace-share=team-a=50", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=team-a=0.5", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=team-a=101%", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=team-a=100.1%", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=team-a=-1%", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=team-a=nan%", "--namespace-share: must be NAMESPACE=PERCENT%"),
+        ("--namespace-share=50%", "--namespace-share: must be NAMESPACE=PERCENT%"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(flag: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +70,24 @@ def test_what_makes_no_sense_is_refused_in_one_line(flag: str, told: str, capsys
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert told in lines[0]
+
+
+@pytest.mark.parametrize("flag", ["--max-priority", "--namespace-share"])
+def test_a_limit_that_would_limit_nobody_or_has_two_values_is_refused(flag: str) -> None:
+    one, other = ("1", "2") if flag == "--max-priority" else ("1%", "2%")
+    with pytest.raises(SettingsError, match=f"{flag}: namespace team-a is named twice"):
+        read(URL, f"{flag}=team-a={one}", f"{flag}=team-a={other}")
+    with pytest.raises(SettingsError, match=f"{flag}: namespace team-a is not watched; .*--namespace=team-a"):
+        read(URL, f"{flag}=team-a={one}", "--namespace=team-b")
+    read(URL, f"{flag}=team-a={one}", f"{flag}=*={other}", "--namespace=team-b", "--namespace=team-a")
+
+
+def test_a_share_is_exact_and_the_star_stands_for_all_other_namespaces() -> None:
+    told = read(URL, "--namespace-share=team-a=33.3%", "--namespace-share=*=0%", "--max-priority=*=-5")
+    assert told.namespace_shares == {"team-a": Fraction(333, 1000), "*": 0}
+    assert limit_of(told.namespace_shares, "team-a") == Fraction(333, 1000)
+    assert (limit_of(told.namespace_shares, "team-b"), limit_of(told.max_priorities, "team-a")) == (0, -5)
+    assert limit_of(read(URL).max_priorities, "team-a") is None
 
 
 def test_an_operator_without_prometheus_is_refused_by_name() -> None:

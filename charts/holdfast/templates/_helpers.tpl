@@ -110,6 +110,15 @@ app.kubernetes.io/component: prometheus
 {{- end }}
 {{- end }}
 
+{{- /* The namespaces that maxPriority or namespaceShare name, as a list; empty if there is none. */ -}}
+{{- define "holdfast.limitedNamespaces" -}}
+{{- $names := list -}}
+{{- range concat .Values.settings.maxPriority .Values.settings.namespaceShare -}}
+{{- $names = append $names (splitList "=" . | first) -}}
+{{- end -}}
+{{- with without ($names | uniq | sortAlpha) "*" }}{{ toJson . }}{{ end -}}
+{{- end }}
+
 {{- /* What the operator does in the namespaces it watches, and nothing else. */ -}}
 {{- define "holdfast.rules" -}}
 - apiGroups: [holdfast.dev]
@@ -148,6 +157,9 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [""]
   resources: [pods]                # patch: the annotations pod-deletion-cost and engine-limits
   verbs: [list, watch, patch]
+- apiGroups: [""]
+  resources: [resourcequotas]      # how many GPUs a namespace may have; only read
+  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

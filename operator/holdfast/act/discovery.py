@@ -49,6 +49,41 @@ async def readable(api: ApiPort, namespaces: Iterable[str]) -> tuple[str, ...]:
     return tuple([namespace for namespace in namespaces if await _may_list(api, namespace)])
 
 
+async def may_read_quotas(api: ApiPort, namespaces: Iterable[str]) -> bool:
+    """Return whether ResourceQuotas may be listed, in all of these namespaces or, without any, in the cluster."""
+    folders = [f"namespaces/{namespace}/resourcequotas" for namespace in namespaces] or ["resourcequotas"]
+    for folder in folders:
+        try:
+            await api.request("GET", f"/api/v1/{folder}", query={"limit": "1"})
+        except ApiError as error:
+            _LOG.warning(
+                "ResourceQuotas cannot be read (%s), so they bound no size in advance; grant get, list and watch on "
+                "resourcequotas (the chart does) and restart",
+                error,
+            )
+            return False
+    return True
+
+
+async def missing(api: ApiPort, namespaces: Iterable[str], every_seconds: float = 5.0) -> tuple[str, ...]:
+    """Return the namespaces that do not exist, as soon as the API server answers."""
+    return tuple([namespace for namespace in namespaces if await _is_missing(api, namespace, every_seconds)])
+
+
+async def _is_missing(api: ApiPort, namespace: str, every_seconds: float) -> bool:
+    while True:
+        try:
+            await api.request("GET", f"/api/v1/namespaces/{namespace}")
+        except ApiError as error:
+            if error.status == 404:
+                return True
+            _LOG.warning("namespace %s is not known to exist (%s); grant get on this namespace", namespace, error)
+        except ApiUnreachable:
+            await asyncio.sleep(every_seconds)
+            continue
+        return False
+
+
 async def _may_list(api: ApiPort, namespace: str) -> bool:
     try:
         await api.request("GET", f"{_OURS}/namespaces/{namespace}/{PLURAL}", query={"limit": "1"})

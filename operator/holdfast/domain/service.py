@@ -112,7 +112,8 @@ class ServiceSpec:
 
     While any replica runs, `min_on_demand` of them run on accelerators that are not spot. `may_surge`: during a rollout
     one more replica may run than declared. `startup_seconds`: maximum start time of a replica, None where the
-    operator's setting counts.
+    operator's setting counts. `priority` is what counts; `declared_priority` may be higher than the namespace is
+    allowed.
     """
 
     key: ServiceKey
@@ -129,6 +130,7 @@ class ServiceSpec:
     recommend_only: bool = False
     max_cost_per_hour: float | None = None
     priority: int = 0
+    declared_priority: int = 0
     batching: BatchingLimits = BatchingLimits()
     batching_fixed: bool = False
     max_model_len: int | None = None

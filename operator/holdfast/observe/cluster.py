@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 import kopf
@@ -16,6 +17,7 @@ from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, L
 from holdfast.api.privileges import refused_privileges
 from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import NO_PRIVILEGES
+from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
@@ -191,8 +193,11 @@ class _Shown(NamedTuple):
 class ClusterView:
     """Reads kopf's indices; empty until kopf has filled them."""
 
-    def __init__(self, allowed: Collection[str] = NO_PRIVILEGES) -> None:
+    def __init__(
+        self, allowed: Collection[str] = NO_PRIVILEGES, max_priorities: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._allowed = allowed
+        self._max_priorities = max_priorities
         self._watched: frozenset[str] = frozenset()
         self._services: Mapping[ServiceKey, Iterable[Declared | Invalid]] = {}
         self._pods: Mapping[ServiceKey, Iterable[Pod]] = {}
@@ -263,7 +268,8 @@ class ClusterView:
             message = "; ".join(refused)
             return {key: Invalid(key, service.metadata.generation, message, service.status, service.metadata.uid)}
         try:
-            return {key: (service, to_spec(service), str(meta.get("creationTimestamp") or ""))}
+            spec = to_spec(service, limit_of(self._max_priorities, key.namespace))
+            return {key: (service, spec, str(meta.get("creationTimestamp") or ""))}
         except Exception as error:  # otherwise the index would lack the service, and no condition would say why
             _LOG.exception("%s: processing the spec failed", key)
             return {key: Invalid.undecidable(service, error)}

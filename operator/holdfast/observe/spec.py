@@ -16,8 +16,8 @@ from holdfast.render.merge import strategic_merge
 from holdfast.render.pod_template import inputs, revision
 
 
-def to_spec(service: LLMService) -> ServiceSpec:
-    """Return the domain's view of a service."""
+def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec:
+    """Return the domain's view of a service; no priority counts above `max_priority`."""
     meta, spec = service.metadata, service.spec
     return ServiceSpec(
         key=ServiceKey(meta.namespace, meta.name),
@@ -33,7 +33,8 @@ def to_spec(service: LLMService) -> ServiceSpec:
         pinned_replicas=spec.replicas,
         recommend_only=spec.mode == "Recommend",
         max_cost_per_hour=spec.budget.max_cost_per_hour,
-        priority=spec.priority,
+        priority=spec.priority if max_priority is None else min(spec.priority, max_priority),
+        declared_priority=spec.priority,
         batching=_batching(spec.batching),
         batching_fixed=spec.batching.mode == "Fixed",
         max_model_len=spec.model.max_model_len,

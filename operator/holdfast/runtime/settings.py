@@ -8,11 +8,13 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from holdfast.api import tenants
 from holdfast.api.llmservice import GROUP
 from holdfast.api.pod_security import PRIVILEGES
 from holdfast.api.quantities import parse_duration_seconds
@@ -142,6 +144,20 @@ class Settings(BaseModel):
             "because the platform assigns them, as OpenShift does"
         ),
     )
+    max_priority: tuple[Annotated[str, AfterValidator(tenants.max_priority)], ...] = Field(
+        (),
+        description=(
+            "highest spec.priority that counts, NAMESPACE=PRIORITY, such as team-a=10; * for all other namespaces; "
+            "may be repeated"
+        ),
+    )
+    namespace_share: tuple[Annotated[str, AfterValidator(tenants.namespace_share)], ...] = Field(
+        (),
+        description=(
+            "most GPUs of each resource in the cluster that a namespace gets beyond scaling.min, NAMESPACE=PERCENT%, "
+            "such as team-a=50%; * for all other namespaces; may be repeated"
+        ),
+    )
     http_port: int = Field(8080, ge=0, le=65535, description="port for health and metrics of the operator")
     status_port: int = Field(0, ge=0, le=65535, description="port of the status page (default: off)")
     status_token_file: Path | None = Field(
@@ -183,6 +199,26 @@ class Settings(BaseModel):
             least = f"{LEAST_TOKEN_CHARACTERS} characters"
             raise ValueError(f"--status-token-file: must hold at least {least}, such as `openssl rand -hex 24` prints")
         return self
+
+    @model_validator(mode="after")
+    def _limited_namespaces_are_watched(self) -> Self:
+        for flag in ("max_priority", "namespace_share"):
+            try:
+                named = tenants.by_namespace(getattr(self, flag), str)
+            except ValueError as error:
+                raise ValueError(f"{_flag(flag)}: {error}") from error
+            for name in sorted(named.keys() - {tenants.ALL_OTHERS, *(self.namespace or named)}):
+                remedy = f"correct its name, add --namespace={name}, or remove the limit"
+                raise ValueError(f"{_flag(flag)}: namespace {name} is not watched; {remedy}")
+        return self
+
+    @property
+    def max_priorities(self) -> dict[str, int]:
+        return tenants.by_namespace(self.max_priority, int)
+
+    @property
+    def namespace_shares(self) -> dict[str, Fraction]:
+        return tenants.by_namespace(self.namespace_share, tenants.share_of)
 
     @property
     def tick_seconds(self) -> float:

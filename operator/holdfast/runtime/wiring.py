@@ -17,7 +17,8 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
-from holdfast.act.discovery import has_benchmarks, has_pod_monitors, our_own_api, readable
+from holdfast.act.discovery import has_benchmarks, has_pod_monitors, may_read_quotas, missing, our_own_api, readable
+from holdfast.api.tenants import ALL_OTHERS
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
@@ -27,6 +28,7 @@ from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
 from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
 from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.page import server as page
 from holdfast.page.access import Token
@@ -35,7 +37,7 @@ from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory
 from holdfast.runtime.relists import complete_watches
-from holdfast.runtime.settings import Settings
+from holdfast.runtime.settings import Settings, SettingsError
 from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
 from holdfast.runtime.toggles import calm_toggles
 
@@ -48,7 +50,11 @@ _FAREWELL_SECONDS = 2.0  # for responses in progress at shutdown: a slow client 
 
 
 def run(settings: Settings) -> int:
-    """Run the operator; 0 after a signal, 1 when leadership was lost or a part crashed, 2 without a cluster."""
+    """Run the operator.
+
+    0 after a signal, 1 when leadership was lost or a part crashed, 2 without a cluster or with a limit of a namespace
+    that does not exist.
+    """
     configure_logging(settings.log_level, settings.log_format)
     memory.frugal_allocation()
     sys.setrecursionlimit(_MOST_LEVELS)
@@ -57,8 +63,8 @@ def run(settings: Settings) -> int:
     code = 0
     try:
         asyncio.run(_until_signal(settings))
-    except* NoCluster as none:
-        _LOG.error("%s", none.exceptions[0])
+    except* (NoCluster, SettingsError) as refused:
+        _LOG.error("%s", refused.exceptions[0])
         code = 2
     except* LeadershipLost as lost:
         # Crash-only: a process that lost leadership must not retain state from the time it led.
@@ -92,7 +98,8 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
     ):
         elector, render_settings = _elector(settings, api), _render_settings(settings)
         control_loop = Loop(
-            cluster=(indices := observed.ClusterView(settings.allow_template)),
+            cluster=(indices := observed.ClusterView(settings.allow_template, settings.max_priorities)),
+            caps=(caps := GpuCaps(settings.namespace_shares)),
             metrics=metrics,
             actuator=Actuator(
                 api,
@@ -119,6 +126,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             _served(http_application(telemetry, control_loop.alive), settings.http_port),
             _status_page(settings, board),
         ):
+            await _limited_namespaces_exist(settings, api)
             tasks.create_task(elector.run())
             await elector.acquired()
             telemetry.leading(True)
@@ -127,8 +135,17 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             tasks.create_task(_after(synced, control_loop))
             tasks.create_task(_settle_memory(synced))
             tasks.create_task(_take_signals_back(watching, stop_on_signals))
-            await _watch(settings, api, indices, control_loop, watching, synced)
+            await _watch(settings, api, indices, caps, control_loop, watching, synced)
             raise RuntimeError("the watch of the API server ended")
+
+
+async def _limited_namespaces_exist(settings: Settings, api: KubernetesApi) -> None:
+    """Refuse to start with a limit of an unknown namespace: under a misspelt name nobody would be limited."""
+    for flag, limits in (("max-priority", settings.max_priorities), ("namespace-share", settings.namespace_shares)):
+        for name in await missing(api, sorted(limits.keys() - {ALL_OTHERS})):
+            raise SettingsError(
+                f"--{flag}: namespace {name} does not exist; correct its name, create it, or remove the limit"
+            )
 
 
 async def _after(synced: asyncio.Event, control_loop: Loop) -> None:
@@ -153,6 +170,7 @@ async def _watch(
     settings: Settings,
     api: KubernetesApi,
     indices: observed.ClusterView,
+    caps: GpuCaps,
     control_loop: Loop,
     watching: asyncio.Event,
     synced: asyncio.Event,
@@ -166,6 +184,7 @@ async def _watch(
     await our_own_api(api)
     namespaces = await _namespaces(settings, api)
     benchmarks = await has_benchmarks(api)
+    caps.register(registry, quotas=await may_read_quotas(api, namespaces))
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api), benchmarks=benchmarks)
     handlers.register(registry, wake=control_loop.wake, benchmarks=benchmarks)
     async with asyncio.TaskGroup() as tasks:

@@ -158,6 +158,7 @@ def fast_loop(**engines: EngineState | None) -> Callable[[View], Told]:
     return told
 
 
+CAPPED = CHAT.with_priority(10).declaring_priority(100)
 READY, SLO_MET, SCALING = condition("Ready"), condition("SLOMet"), condition("ScalingActive")
 METRICS, CAPACITY = condition("MetricsAvailable"), condition("CapacityAvailable")
 RECONCILING, STALLED = condition("Reconciling"), condition("Stalled")
@@ -476,6 +477,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "ScalingActive, pinned": (SCALING, view(of=CHAT.pinned_to(3))),
     "ScalingActive, recommending": (SCALING, view(of=CHAT.recommending())),
     "ScalingActive, blind": (SCALING, view(seen=STALE)),
+    "ScalingActive, capped priority": (SCALING, view(of=CAPPED, **needing(4))),
+    "ScalingActive, pinned with a capped priority": (SCALING, view(of=CAPPED.pinned_to(3))),
     "MetricsAvailable": (METRICS, view()),
     "MetricsAvailable, no answer": (METRICS, unseen(SignalState.UNREACHABLE)),
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),

@@ -44,10 +44,11 @@ Told = tuple[bool | None, str, str]
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
     stuck, bad = _stalled(view), _mostly_bad(view, sizes)
+    scaling = _scaling_active(view, sizes, bad)
     told: dict[ConditionType, Told] = {
         ConditionType.READY: _ready(view, bad),
         ConditionType.SLO_MET: _slo_met(view, sizes),
-        ConditionType.SCALING_ACTIVE: _scaling_active(view, sizes, bad),
+        ConditionType.SCALING_ACTIVE: (*scaling[:2], scaling[2] + _capped_priority(view)),
         ConditionType.METRICS_AVAILABLE: _metrics_available(view),
         ConditionType.CAPACITY_AVAILABLE: _capacity_available(view, sizes),
         # kstatus reads the first of the two that is true: what waits for a person is not under way.
@@ -251,6 +252,14 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     if sizes.action is Action.HOLD:
         text = f"{text}; the size stays at {view.size} now ({held}): {held.meaning}"
     return True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}"
+
+
+def _capped_priority(view: View) -> str:
+    spec = view.spec
+    if spec.declared_priority <= spec.priority:
+        return ""
+    most = f"the highest that --max-priority of the operator allows in namespace {spec.key.namespace}"
+    return f"; spec.priority {spec.declared_priority} counts as {spec.priority}, {most}"
 
 
 def _sized_by_others(view: View) -> str:
