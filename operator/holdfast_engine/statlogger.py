@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def show_beside_all(collector: EngineCollector) -> None:
 
     That page has what these processes write into a folder, and nothing of the registry of the one that answers.
     """
-    theirs = MultiProcessCollector.collect
+    theirs: Callable[[MultiProcessCollector], Iterator[Any]] = MultiProcessCollector.collect
 
     def collect(self: MultiProcessCollector) -> Iterator[Any]:
         return itertools.chain(theirs(self), collector.collect())
