@@ -622,3 +622,44 @@ def test_an_init_container_that_is_done_does_not_fail_however_often_it_was_resta
     never = [condition("PodScheduled", "True"), condition("Ready", "False", at=CREATED)]
     replica = mapping.replica_from_pod(pod(conditions=never, initContainerStatuses=[done]))
     assert replica.phase is ReplicaPhase.STARTING
+
+
+SCC = (
+    'pods "chat-h100-7c6f-" is forbidden: unable to validate against any security context constraint: '
+    '[provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: '
+    ".spec.securityContext.fsGroup: Invalid value: []int64{2000}: 2000 is not an allowed group, provider restricted-v2: "
+    ".containers[0].runAsUser: Invalid value: 2000: must be in the ranges: [1000660000, 1000669999]"
+)
+
+
+@pytest.mark.parametrize("words", [SCC, SCC + ", provider other: Forbidden" * 200, "denied request: runAsUser: no"])
+def test_pods_that_are_refused_for_their_ids_name_the_remedy_in_full(words: str) -> None:
+    (problem,) = mapping.problems_from_deployment(
+        deployment(condition("ReplicaFailure", "True", "FailedCreate", words))
+    )
+    assert problem.reason == Reason.PODS_FORBIDDEN
+    assert problem.message.startswith(f"chat-h100: {words[:400]}")
+    assert problem.message.endswith("; where the platform assigns user and group ids, start the operator with "
+                                    "--platform-assigns-ids")  # fmt: skip
+    assert len(problem.message) < 1000
+
+
+def test_pods_that_are_refused_for_another_reason_get_no_wrong_remedy() -> None:
+    root = 'violates PodSecurity "baseline:latest": runAsUser=0 (pod must not set runAsUser=0)'
+    for words in (root, "denied: runAsNonRoot must be true", "exceeded quota: gpus, runAsUser"):
+        (problem,) = mapping.problems_from_deployment(
+            deployment(condition("ReplicaFailure", "True", "FailedCreate", words))
+        )
+        assert problem.message == f"chat-h100: {words}"
+
+
+@pytest.mark.parametrize("cause", ["image will run as root", "image has non-numeric user (app), cannot verify user"])
+def test_an_image_without_a_numeric_user_names_both_remedies(cause: str) -> None:
+    words = f'container has runAsNonRoot and {cause} (pod: "chat-0_prod", container: vllm)'
+    refused = waiting("CreateContainerConfigError", message=words)
+    replica = mapping.replica_from_pod(pod(containerStatuses=[refused]))
+    assert (replica.phase, replica.reason) == (ReplicaPhase.FAILING, Reason.ENGINE_FAILING)
+    assert replica.detail == (
+        f"{words}; name one in template.spec.securityContext.runAsUser, or start the operator without "
+        "--platform-assigns-ids"
+    )

@@ -52,6 +52,8 @@ _HOPELESS = frozenset(
 
 _ACCESS = "set model.tokenSecretRef to a Secret with a token that may read this model"
 _OFFLINE = "let pods reach the hub, set HF_ENDPOINT in engine.env to a mirror, or use a pvc:// or oci:// model"
+_NUMBERED = "name one in template.spec.securityContext.runAsUser, or start the operator without --platform-assigns-ids"
+_ASSIGNED = "where the platform assigns user and group ids, start the operator with --platform-assigns-ids"
 _LARGER = "use a larger volume for model.cache, or a node with a larger disk"
 
 # Messages of an engine or the kubelet, their Reason and the remedy; the first match counts.
@@ -70,6 +72,8 @@ _TELLING = (
                 r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND, ""),
     (re.compile(r"(gated repo|Access to model .* is restricted|40[13] Client Error|Invalid user token|"
                 r"Invalid credentials in Authorization)", re.I), Reason.MODEL_FORBIDDEN, _ACCESS),
+    (re.compile(r"container has runAsNonRoot and image (will run as root|has non-numeric user)"),
+     Reason.ENGINE_FAILING, _NUMBERED),
 )  # fmt: skip
 
 # Taints that repel all our pods: an autoscaler is about to remove the node, or Kubernetes itself closed it (pressure,
@@ -80,6 +84,9 @@ _TOLERATED = "node.kubernetes.io/memory-pressure"  # by all pods that request so
 
 # Messages of an engine that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
+
+# What an admission that has a range of ids quotes; PodSecurity only forbids user 0.
+_IDS_REFUSED = re.compile(r"\A(?!.*violates PodSecurity).*\b(runAsUser|runAsGroup|fsGroup)\b", re.DOTALL)
 
 Object = Mapping[str, Any]
 
@@ -298,7 +305,14 @@ def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
     conditions = deployment.get("status", {}).get("conditions", ())
     found = ((_deployment_reason(condition), condition.get("message", "")) for condition in conditions)
     name = deployment["metadata"]["name"]
-    return tuple(ClusterProblem(reason, f"{name}: {message}") for reason, message in found if reason)
+    return tuple(ClusterProblem(reason, f"{name}: {_remedied(reason, message)}") for reason, message in found if reason)
+
+
+def _remedied(reason: Reason, words: str) -> str:
+    """Kubernetes' words, cut so that a remedy stays readable: OpenShift lists the refusal of every constraint."""
+    if reason is not Reason.PODS_FORBIDDEN or not _IDS_REFUSED.search(words):
+        return words
+    return f"{words if len(words) <= _MOST_WORDS else words[: _MOST_WORDS - 1] + '…'}; {_ASSIGNED}"
 
 
 def _deployment_reason(condition: Object) -> Reason | None:
