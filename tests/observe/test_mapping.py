@@ -627,8 +627,9 @@ def test_an_init_container_that_is_done_does_not_fail_however_often_it_was_resta
 SCC = (
     'pods "chat-h100-7c6f-" is forbidden: unable to validate against any security context constraint: '
     '[provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: '
-    ".spec.securityContext.fsGroup: Invalid value: []int64{2000}: 2000 is not an allowed group, provider restricted-v2: "
-    ".containers[0].runAsUser: Invalid value: 2000: must be in the ranges: [1000660000, 1000669999]"
+    ".spec.securityContext.fsGroup: Invalid value: []int64{2000}: 2000 is not an allowed group, "
+    "provider restricted-v2: .containers[0].runAsUser: Invalid value: 2000: "
+    "must be in the ranges: [1000660000, 1000669999]"
 )
 
 
