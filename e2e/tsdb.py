@@ -244,7 +244,7 @@ def _exported(family: str, engine: str, requests: int) -> str:
     lines = [f"# TYPE vllm:{family} histogram"]
     for edge, share in edges.items():
         lines.append(
-            f'vllm:{family}_bucket{{{engine},le="{"+Inf" if edge == math.inf else edge}"}} {requests * share:.0f}'
+            f'vllm:{family}_bucket{{{engine},le="{"+Inf" if edge == math.inf else edge}"}} {requests * share!r}'
         )
     lines += [
         f"vllm:{family}_count{{{engine}}} {requests}",

@@ -173,3 +173,22 @@ def test_no_request_is_judged_where_prometheus_had_no_buckets() -> None:
     ]
     (point,) = history.read(rows, LEVEL, [request()])[CHAT]
     assert (point.arrivals, point.good, point.bad) == (80.0, 0.0, 0.0)
+
+
+def test_aborts_without_a_first_token_are_bad_where_many_wait_and_nothing_where_nobody_does() -> None:
+    """Case C12, after a restart of the operator."""
+    for waiting, bad in ((200.0, 240.0), (0.0, 0.0)):
+        counts = {
+            "time_to_first_token_seconds_count": 60.0,
+            "num_requests_running": 64.0,
+            "num_requests_waiting": waiting,
+        }
+        rows = [series(*4 * [value], metric=name) for name, value in counts.items()]
+        for family, le in (("time_to_first_token", "0.5"), ("request_time_per_output_token", "0.03")):
+            rows.append(series(*4 * [60.0], metric=f"{family}_seconds_bucket", le=le))
+        for reason, value in (("stop", 60.0), ("abort", 240.0)):
+            rows.append(series(*4 * [value], metric="request_success_total", finished_reason=reason))
+        points = history.read(rows, LEVEL, [request()])[CHAT]
+        assert {point.good for point in points} == {60.0}
+        assert points[0].bad == 0.0, "what was in flight before may have been aborted"
+        assert points[-1].bad == bad

@@ -73,6 +73,31 @@ def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> b
     return alone and own * (engines - 1) <= MOST_LOAD * by_others
 
 
+def abandoned(
+    counts: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float, share: float, begun: float | None
+) -> tuple[float, float]:
+    """Return requests whose clients gave up too late before the first token, in this share of the interval.
+
+    vLLM counts every abort; later releases than 0.33 record no TTFT of an abort before the first token. It is proven by
+    the counters alone: a request that ended and had a first token either had it since then, which is counted, or was
+    among the `begun` ones before. Ends beyond both had none. How long these waited is not recorded. They count only
+    while more requests wait than would by chance if all that leave the queue waited as long as the objective allows
+    (Little's law, three standard deviations of a Poisson count): clients of an engine without a queue changed their
+    mind.
+
+    The second number is the greatest number of requests that now have their first token and go on: the next `begun`.
+    None: unknown, as after a gap; nothing is proven then.
+    """
+    in_flight, started = counts.running + counts.waiting, counts.ttft_count * share
+    if begun is None:
+        return 0.0, in_flight
+    ended = (counts.finished + counts.aborted) * share
+    without_token = min(max(0.0, ended - begun - started), counts.aborted * share)
+    allowed = ttft_seconds * (counts.ttft_count + counts.aborted) / interval_seconds
+    queued = counts.waiting > allowed + 3.0 * math.sqrt(allowed) + 3.0
+    return without_token if queued else 0.0, min(max(0.0, begun + started - ended), in_flight)
+
+
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
 

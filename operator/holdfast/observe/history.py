@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import HeldSample, History, RateSample
+from holdfast.domain.signals import AcceleratorTraffic, HeldSample, History, RateSample, abandoned
 from holdfast.observe import queries
 from holdfast.observe.samples import Series, usable
 from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
@@ -152,8 +152,27 @@ def _samples(series: Sequence[Series], level: HistoryLevel, slo: Slo) -> tuple[R
                 counts[at][column] = together(counts[at].get(column, 0.0), value)
         for at, native in row.histograms if column else ():
             if native.finite:
-                counts[at][column] = counts[at].get(column, 0.0) + native.within(_limits(slo).get(column) or 0.0)
-    return tuple(_sample(at, counts[at], level.step_seconds, slo) for at in sorted(counts))
+                started, within = f"{column}_count", native.within(_limits(slo).get(column) or 0.0)
+                counts[at][column] = counts[at].get(column, 0.0) + within
+                counts[at][started] = counts[at].get(started, 0.0) + native.count
+    return tuple(_judged(counts, level.step_seconds, slo))
+
+
+def _judged(counts: Mapping[float, Mapping[str, float]], step_seconds: float, slo: Slo) -> Iterator[RateSample]:
+    begun, before = None, -math.inf
+    for at in sorted(counts):
+        begun = begun if at - before <= 1.5 * step_seconds else None
+        late, begun = abandoned(_traffic(counts[at]), slo.ttft_seconds, step_seconds, 1.0, begun)
+        yield _sample(at, counts[at], step_seconds, slo, late)
+        before = at
+
+
+def _traffic(counts: Mapping[str, float]) -> AcceleratorTraffic:
+    running, waiting = (counts.get(gauge, 0.0) for gauge in queries.IN_FLIGHT)
+    started = counts.get(f"{queries.TTFT}_count", math.inf)  # where it is missing, no abort is proven to lack a token
+    finished, aborted = counts.get("finished", 0.0), counts.get("aborted", 0.0)
+    started = min(started, finished + aborted)
+    return AcceleratorTraffic(finished=finished, aborted=aborted, ttft_count=started, running=running, waiting=waiting)
 
 
 def _column(row: Series, slo: Slo) -> str:
@@ -173,7 +192,7 @@ def _limits(slo: Slo) -> dict[str, float | None]:
     return {queries.TTFT: slo.ttft_seconds, queries.TPOT: slo.tpot_seconds, queries.E2E: slo.e2e_seconds}
 
 
-def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo) -> RateSample:
+def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Slo, late_aborts: float) -> RateSample:
     """Counts of the plugins if they were active in every engine; else bounds, as for the newest interval.
 
     No request is judged where Prometheus had no buckets.
@@ -187,4 +206,4 @@ def _sample(at: float, counts: Mapping[str, float], step_seconds: float, slo: Sl
     if finished and not counts.keys() >= set(bounds):
         return RateSample(at, step_seconds, arrivals, 0.0, 0.0)
     good = good_lower_bound(finished, [counts.get(name, 0.0) for name in bounds])
-    return RateSample(at, step_seconds, arrivals, good, finished - good + failed + rejected)
+    return RateSample(at, step_seconds, arrivals, good, finished - good + failed + rejected + late_aborts)

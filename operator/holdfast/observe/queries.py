@@ -218,7 +218,10 @@ def history_query(step_seconds: float, edges: Edges) -> Query:
         named(f"count(count_over_time(holdfast_leader{{}}[{step}]))", "metric", "remembered"),  # also at no replicas
         named(f"sum by ({SERVICE}, finished_reason) (increase(vllm:{SUCCESS}{{{OURS}}}[{step}]))", "metric", SUCCESS),
         named(f"sum by ({SERVICE}) (increase(vllm:{REJECTIONS}{{{OURS}}}[{step}]))", "metric", REJECTIONS),
+        named(f"sum by ({SERVICE}) (increase(vllm:{TTFT}_count{{{OURS}}}[{step}]))", "metric", f"{TTFT}_count"),
     ]
+    for gauge in IN_FLIGHT:
+        terms.append(named(f"sum by ({SERVICE}) (avg_over_time(vllm:{gauge}{{{OURS}}}[{step}]))", "metric", gauge))
     for family, seconds in edges.by_family():
         bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(seconds)}"}}'
         terms.append(named(f"sum by ({SERVICE}, le) (increase({bucket}[{step}]))", "metric", f"{family}_bucket"))

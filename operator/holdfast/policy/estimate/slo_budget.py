@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from holdfast.domain.service import Slo
-from holdfast.domain.signals import History
+from holdfast.domain.signals import History, abandoned
 from holdfast.domain.value import value
 from holdfast.policy.estimate.traffic import Seen
 
@@ -92,7 +92,8 @@ class Bucket:
 class Budget:
     """Verdicts over the window; `older` sums all buckets but the newest.
 
-    `owed`: requests already judged by their first token that have yet to finish. `latest`: the verdicts that the last
+    `owed`: requests already judged by their first token that have yet to finish. `begun`: at most so many have their
+    first token and go on; None where that is unknown. `latest`: the verdicts that the last
     tick added; they are `exact` where plugins judged them, and `engine_timed` where some did so by the times of the
     engine. Requests before `since` are missing because of `gap`; None
     where none are missing.
@@ -101,6 +102,7 @@ class Budget:
     buckets: tuple[Bucket, ...] = ()
     older: Verdicts = NONE
     owed: float = 0.0
+    begun: float | None = None
     judged_at: float | None = None
     window_seconds: float = 0.0
     latest: Verdicts = NONE
@@ -160,13 +162,16 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
         since = now if memory.window_seconds else None
         memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
     if not (seen.countable and seen.visible):
-        return _add(memory, NONE, now)
+        return replace(_add(memory, NONE, now), begun=None)
     interval = seen.interval_seconds
     passed = interval if memory.judged_at is None else min(now - memory.judged_at, interval)
     if passed <= 0.0:
         return _add(memory, NONE, now)
     share, exact = passed / interval, seen.total.exact
     verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is maintained in case the plugin is turned off
+    begun = memory.begun if memory.judged_at is not None and now - memory.judged_at <= interval else None
+    late, begun = abandoned(seen.total, slo.ttft_seconds, interval, share, begun)
+    verdicts = Verdicts(verdicts.good, verdicts.bad + late)
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
     buckets, older = _put(memory, verdicts, now)
@@ -174,6 +179,7 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
         buckets=buckets,
         older=older,
         owed=owed,
+        begun=begun,
         judged_at=now,
         window_seconds=memory.window_seconds,
         latest=verdicts,
