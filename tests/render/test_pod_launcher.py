@@ -165,6 +165,12 @@ def test_a_variable_that_takes_away_the_python_server_ends_it(
     assert remedy in errors
 
 
+def test_the_emulator_refuses_such_a_variable_as_vllm_would(image: Image) -> None:
+    image.environment["VLLM_USE_RUST_FRONTEND"] = "1"
+    status, seen, _ = image.holdfast().run("serve", "me/model")
+    assert (status, seen) == (65, [])
+
+
 @pytest.mark.parametrize("value", ["0", ""])
 def test_a_variable_that_is_off_changes_nothing(value: str, image: Image) -> None:
     image.environment["VLLM_USE_RUST_FRONTEND"] = value

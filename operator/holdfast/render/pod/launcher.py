@@ -50,10 +50,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
     import_middleware_from(folder)
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
+    refuse_environment()
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
-    refuse_environment()
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
