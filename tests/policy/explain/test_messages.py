@@ -48,7 +48,7 @@ from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
-from holdfast.policy.estimate.slo_budget import Bucket, Budget, Gap, SloState, Verdicts
+from holdfast.policy.estimate.slo_budget import Budget, Gap, SloState, Verdicts
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
@@ -369,7 +369,7 @@ def missed(group: Group | None = None, **more: object) -> View:
 
 def mostly_bad(**more: object) -> View:
     """Replicas that seem enough, and three quarters of the requests of the last minutes are bad."""
-    lately = Budget((Bucket(int(NOW // 30.0), Verdicts(100.0, 300.0)),), judged_at=NOW, window_seconds=3600.0)
+    lately = Budget((100.0,), (300.0,), int(NOW // 30.0), judged_at=NOW, window_seconds=3600.0)
     return missed(**{**needing(4), **load(19.0), "learned": Learned(45.0, budget=lately), **more})
 
 

@@ -69,7 +69,8 @@ class Missed(NamedTuple):
 
 def from_history(history: History) -> tuple[ActivatorMisses, History]:
     """Return the state after a restart, and the history with the activator's verdicts added."""
-    return ActivatorMisses(recalled=history.held is not None), replace(history, samples=tuple(_recalled(history)))
+    corrected = replace(history, samples=tuple(_recalled(history))) if history.held else history
+    return ActivatorMisses(recalled=history.held is not None), corrected
 
 
 def _recalled(history: History) -> Iterator[RateSample]:

@@ -81,26 +81,20 @@ NONE = Verdicts()
 
 
 @value
-class Bucket:
-    """Verdicts of one span of the ring; `index` counts spans since the epoch."""
-
-    index: int
-    verdicts: Verdicts
-
-
-@value
 class Budget:
-    """Verdicts over the window; `older` sums all buckets but the newest.
+    """Verdicts over the window, as `good` and `bad` of consecutive spans.
+
+    The last span has the number `newest` since the epoch. Plain numbers take a quarter of the memory of objects.
 
     `owed`: requests already judged by their first token that have yet to finish. `begun`: at most so many have their
     first token and go on; None where that is unknown. `latest`: the verdicts that the last
     tick added; they are `exact` where plugins judged them, and `engine_timed` where some did so by the times of the
-    engine. Requests before `since` are missing because of `gap`; None
-    where none are missing.
+    engine. Requests before `since` are missing because of `gap`; None where none are missing.
     """
 
-    buckets: tuple[Bucket, ...] = ()
-    older: Verdicts = NONE
+    good: tuple[float, ...] = ()
+    bad: tuple[float, ...] = ()
+    newest: int = 0
     owed: float = 0.0
     begun: float | None = None
     judged_at: float | None = None
@@ -121,7 +115,7 @@ class Budget:
     @property
     def total(self) -> Verdicts:
         """Verdicts of the whole window."""
-        return plus(self.older, self.buckets[-1].verdicts) if self.buckets else self.older
+        return Verdicts(math.fsum(self.good), math.fsum(self.bad))
 
 
 @value
@@ -145,22 +139,31 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
 
     Requests after the newest sample are judged by what the next tick counts.
     """
-    since = now if history.since is None else history.since
-    memory = Budget(
-        window_seconds=slo.window_seconds, since=since, gap=Gap.FORGOTTEN if history.whole else Gap.UNANSWERED
+    sums: dict[int, Verdicts] = {}
+    judged_at: float | None = None
+    for sample in history.samples:
+        verdicts, at = Verdicts(sample.good, sample.bad), sample.at
+        if now - slo.window_seconds < at <= now and _sensible(verdicts):
+            index, judged_at = math.floor(at / (slo.window_seconds / BUCKETS)), max(judged_at or at, at)
+            sums[index] = plus(sums.get(index, NONE), verdicts)
+    newest = max(sums, default=0)
+    spans = [sums.get(index, NONE) for index in range(min(sums, default=1), newest + 1)]
+    return Budget(
+        good=tuple([span.good for span in spans]),
+        bad=tuple([span.bad for span in spans]),
+        newest=newest,
+        judged_at=judged_at,
+        window_seconds=slo.window_seconds,
+        since=now if history.since is None else history.since,
+        gap=Gap.FORGOTTEN if history.whole else Gap.UNANSWERED,
     )
-    for sample in sorted(history.samples, key=lambda sample: sample.at):
-        verdicts = Verdicts(sample.good, sample.bad)
-        if now - slo.window_seconds < sample.at <= now and _sensible(verdicts):
-            memory = replace(_add(memory, verdicts, sample.at), judged_at=sample.at)
-    return replace(memory, latest=NONE)
 
 
 def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     """Add the verdicts since the last tick, in proportion to the new part of the counting interval."""
     if memory.window_seconds != slo.window_seconds:
         since = now if memory.window_seconds else None
-        memory = replace(memory, buckets=(), older=NONE, window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
+        memory = replace(memory, good=(), bad=(), window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
     if not (seen.countable and seen.visible):
         return replace(_add(memory, NONE, now), begun=None)
     interval = seen.interval_seconds
@@ -174,10 +177,11 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     verdicts = Verdicts(verdicts.good, verdicts.bad + late)
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
-    buckets, older = _put(memory, verdicts, now)
+    good, bad, newest = _put(memory, verdicts, now)
     return Budget(
-        buckets=buckets,
-        older=older,
+        good=good,
+        bad=bad,
+        newest=newest,
         owed=owed,
         begun=begun,
         judged_at=now,
@@ -230,39 +234,29 @@ def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
 
 
 def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
-    """Return the verdicts of about the last `seconds`: whole buckets, and at least the newest two."""
+    """Return the verdicts of about the last `seconds`: whole spans, and at least the newest two."""
     span = memory.window_seconds / BUCKETS
     first = math.floor(now / span) - max(1, round(seconds / span) - 1)
-    good = bad = 0.0
-    for bucket in reversed(memory.buckets):
-        if bucket.index < first:
-            break
-        good += bucket.verdicts.good
-        bad += bucket.verdicts.bad
-    return Verdicts(good, bad)
+    spans = max(0, memory.newest - first + 1)
+    return Verdicts(sum(memory.good[-spans:]), sum(memory.bad[-spans:])) if spans else NONE
 
 
 def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
     """Return the budget with these verdicts as the latest ones."""
-    buckets, older = _put(memory, verdicts, now)
-    return replace(memory, buckets=buckets, older=older, latest=verdicts)
+    good, bad, newest = _put(memory, verdicts, now)
+    return replace(memory, good=good, bad=bad, newest=newest, latest=verdicts)
 
 
-def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[Bucket, ...], Verdicts]:
-    """Return the ring with the verdicts added to its newest bucket, and the sum of the older buckets.
-
-    Opening a bucket drops those outside the window, and sums the remaining ones again to avoid drift.
-    """
-    index = math.floor(now / (memory.window_seconds / BUCKETS))
-    buckets, older = memory.buckets, memory.older
-    if buckets and index <= buckets[-1].index:
-        buckets = (*buckets[:-1], Bucket(buckets[-1].index, plus(buckets[-1].verdicts, verdicts)))
-    elif buckets or verdicts.judged > 0.0:
-        retained = tuple(bucket for bucket in buckets if bucket.index > index - BUCKETS)
-        good = math.fsum(bucket.verdicts.good for bucket in retained)
-        older = Verdicts(good, math.fsum(bucket.verdicts.bad for bucket in retained))
-        buckets = (*retained, Bucket(index, verdicts))
-    return buckets, older
+def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+    """Return good and bad requests of each span with the verdicts added to the newest span, and its number."""
+    index, good, bad = math.floor(now / (memory.window_seconds / BUCKETS)), memory.good, memory.bad
+    more = verdicts.good or 0.0, verdicts.bad or 0.0  # all zeros are one object: a ring is mostly made of them
+    if good and index <= memory.newest:
+        return (*good[:-1], good[-1] + more[0]), (*bad[:-1], bad[-1] + more[1] or 0.0), memory.newest
+    if not good and not verdicts.judged > 0.0:
+        return good, bad, memory.newest
+    empty = (0.0,) * min(BUCKETS, index - memory.newest - 1) if good else ()
+    return (*good, *empty, more[0])[-BUCKETS:], (*bad, *empty, more[1])[-BUCKETS:], index
 
 
 def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
