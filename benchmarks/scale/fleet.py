@@ -13,7 +13,7 @@ from e2e.cluster import nodes
 from e2e.stack import H100
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec, Slo
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
-from holdfast.policy.estimate.engine_model import StepLawModel
+from holdfast.policy.estimate.engine_model import StepLawModel, work_seconds
 
 NAMESPACE = "scale"
 ACCELERATOR = "h100"
@@ -80,8 +80,9 @@ def _member(name: str, replicas: int, chance: random.Random, model: StepLawModel
     carried = model.rate(spec, option, mix, 1.0).rate_rps
     # A rate of two digits, as status shows it: scrapes that come some milliseconds late do not turn it into another.
     each = float(f"{replicas * carried * chance.uniform(0.2, 0.5):.2g}") / replicas
-    predicted = model.tpot_seconds(spec, option, mix, 1.0, each)
-    assert predicted is not None, "half of what a replica carries is always stable"
+    law = model.law(spec, option, mix, 1.0, each)
+    assert law is not None, "half of what a replica carries is always stable"
+    predicted = law.c0 / (1.0 - each * work_seconds(law, mix))
     return Member(name, ttft, tpot, e2e, replicas, each * replicas, 1.6 * carried * replicas, predicted)
 
 
