@@ -93,7 +93,7 @@ def test_no_stream_is_lost_on_the_way(story: Story) -> None:
 def _service() -> Json:
     """Three replicas without the fast loop, whose limits are left to the operator."""
     found = stack.small_service("tried", min=3, max=3)
-    engine = {**found["spec"]["engine"], "plugin": "Off"}
+    engine = {**found["spec"]["engine"], "plugin": "Disabled"}
     return {**found, "spec": {**found["spec"], "batching": {"mode": "Auto"}, "engine": engine}}
 
 

@@ -44,7 +44,7 @@ def story(operator: None, place: Kubectl) -> Story:
 
     with Streams(ClientSettings(url, "Qwen/Qwen3-8B"), _STREAMS, _PROMPT_TOKENS, _OUTPUT_TOKENS) as load:
         exact = place.wait_for("llms", "judged", _is_judged_exactly, 60, "exact verdicts")
-        place.patch("llms", "judged", {"spec": {"engine": {"plugin": "Off"}}})
+        place.patch("llms", "judged", {"spec": {"engine": {"plugin": "Disabled"}}})
         place.wait_for("llms", "judged", is_replaced, 120, "bounds from engines without the plugin")
     return Story(exact["status"], switching, load.records)
 

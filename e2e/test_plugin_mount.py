@@ -29,7 +29,7 @@ _SCHEDULER = "--scheduler-cls=holdfast_engine.scheduler.HoldfastScheduler"
 def services(operator: None, place: Kubectl) -> None:
     """One service with the plugin, one without, and one whose image names a vLLM that the plugin does not know."""
     place.apply(
-        [_service("with"), _service("without", plugin="Off"), _service("old", image="vllm/vllm-openai:v0.31.0")]
+        [_service("with"), _service("without", plugin="Disabled"), _service("old", image="vllm/vllm-openai:v0.31.0")]
     )
     for name in ("with", "without"):
         place.wait_for("llms", name, _is_ready, _READY_SECONDS, "Ready")
@@ -51,7 +51,7 @@ def test_off_leaves_nothing_of_the_plugin(services: None, place: Kubectl) -> Non
     assert "holdfast_engine.zip" not in place.execute(pod, "ls", "/holdfast")
     assert not place.exists("configmap", "without-engine-limits")
     assert not _samples(place, pod, "holdfast:plugin_info")
-    said = "without-l40s: no fast loop, because engine.plugin is Off; requests beyond its capacity are refused"
+    said = "without-l40s: no fast loop, because engine.plugin is Disabled; requests beyond its capacity are refused"
     place.wait_for("llms", "without", lambda found: said in condition(found, "Ready").get("message", ""), 30, said)
 
 

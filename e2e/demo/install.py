@@ -65,7 +65,7 @@ def without_fast_loop(service: Manifest) -> Manifest:
     """Return the same service under another name, its engines with stock scheduling."""
     other = copy.deepcopy(service)
     other["metadata"]["name"] += "-stock"
-    other["spec"]["engine"]["plugin"] = "Off"
+    other["spec"]["engine"]["plugin"] = "Disabled"
     return other
 
 

@@ -128,7 +128,7 @@ def compared(finished: Run) -> str:
         return ""
     first, most, last = other.replicas_range
     return (
-        f"without the fast loop (engine.plugin: Off), same load at the same time: {other.verdict.good} of "
+        f"without the fast loop (engine.plugin: Disabled), same load at the same time: {other.verdict.good} of "
         f"{other.verdict.arrivals} good ({percent(other.verdict.attainment)}), worst window "
         f"{percent(other.lowest_share)} (with it: {percent(finished.lowest_share)}), {other.verdict.rejected} "
         f"rejected, {len(other.verdict.lost)} lost; ready replicas {first} -> {most} -> {last}"

@@ -608,7 +608,7 @@ _ENGINE = (
     Refusal(
         "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
     ),
-    Refusal("an unknown plugin mode", {"engine": {"plugin": "On"}}, "spec.engine.plugin", "Off"),
+    Refusal("an unknown plugin mode", {"engine": {"plugin": "On"}}, "spec.engine.plugin", "Disabled"),
     Refusal("an empty plugin revision", {"engine": {"pluginRevision": ""}}, "spec.engine.pluginRevision", "at most 63"),
     Refusal(
         "a long plugin revision", {"engine": {"pluginRevision": "r" * 64}}, "spec.engine.pluginRevision", "at most 63"
@@ -812,7 +812,7 @@ ACCEPTED = (
     Accepted("Auto batching", {"batching": {"mode": "Auto"}}),
     Accepted("Auto batching up to one bound", {"batching": {"maxNumSeqs": 8}}),
     Accepted("refusal in overload", {"overload": "Reject"}),
-    Accepted("no plugin", {"engine": {"plugin": "Off"}}),
+    Accepted("no plugin", {"engine": {"plugin": "Disabled"}}),
     Accepted("a plugin revision as a number", {"engine": {"pluginRevision": 2}}),
     Accepted("a plugin revision as a word", {"engine": {"pluginRevision": "2026-03 again"}}),
     Accepted("as many tokens as sequences", {"batching": {"maxNumSeqs": 8, "maxNumBatchedTokens": 8}}),

@@ -624,7 +624,7 @@ def _requests_of_each(api: FakeApi) -> Counter[str]:
 
 
 async def test_a_decided_queue_limit_is_rolled_out_and_told_once_and_stays_after_a_restart() -> None:
-    api, stock = cluster(), llmservice(engine={"plugin": "Off"})
+    api, stock = cluster(), llmservice(engine={"plugin": "Disabled"})
     begun = parts(stock)
     await actuator(api).act([begun], [decision(begun, Action.CREATE, h100=1)], [], [], now=0.0)
     target = QueueLimitTarget("h100", QueueLimit(2900, 1_800_000_000), "2,900 are right")

@@ -211,7 +211,7 @@ async def test_an_engine_that_cannot_be_started_is_told(tune: dict[str, Any], re
 
 
 async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> None:
-    service = llmservice("chat", engine={"plugin": "Off"})
+    service = llmservice("chat", engine={"plugin": "Disabled"})
     deployed = ObservedDeployment(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
     tuning.services = [replace(parts(service), deployed=(deployed,))]
     await tuning.tick()

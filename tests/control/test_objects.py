@@ -364,7 +364,7 @@ async def test_limits_go_with_the_plugin() -> None:
     await world.settle()
     limits = f"{CORE}/configmaps/chat-engine-limits"
     assert limits in world.api.objects
-    world.part = parts(llmservice(generation=2, engine={"plugin": "Off"}), sizes={"h100": 2}, ready={"h100": 2})
+    world.part = parts(llmservice(generation=2, engine={"plugin": "Disabled"}), sizes={"h100": 2}, ready={"h100": 2})
     assert ("DELETE", limits) in await world.tick()
 
 

@@ -28,7 +28,7 @@ def test_what_is_compared_differs_in_name_and_plugin_alone() -> None:
     service = install.manifest(EXAMPLE, Scenario())
     other = install.without_fast_loop(service)
     assert other["metadata"].pop("name") == service["metadata"].pop("name") + "-stock"
-    assert other["spec"]["engine"].pop("plugin") == "Off"
+    assert other["spec"]["engine"].pop("plugin") == "Disabled"
     assert other == service
 
 

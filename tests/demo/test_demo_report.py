@@ -90,7 +90,7 @@ def test_the_same_load_without_the_fast_loop_is_shown_beside_and_judges_nothing(
     picture, page = report.write(finished, tmp_path)
     assert finished.passed
     assert pixels(picture) == (1950, 1575)
-    assert "Without the fast loop (engine.plugin: Off)" in page.read_text()
+    assert "Without the fast loop (engine.plugin: Disabled)" in page.read_text()
     assert "2 lost" in report.compared(finished)
     assert "worst window 0 %" in report.compared(finished)
 

@@ -70,10 +70,10 @@ def test_what_is_deployed_keeps_its_limit_until_something_rolls_it_out() -> None
 
 
 def test_a_measured_limit_outlives_every_edit_but_one_of_the_engine() -> None:
-    of = service({"engine": {"plugin": "Off"}})
+    of = service({"engine": {"plugin": "Disabled"}})
     measured = live(chat_h100(of, context(admission_tokens=123, admission_changed_at=1_800_000_000)))
-    relabelled = service({"engine": {"plugin": "Off"}, "template": {"metadata": {"labels": {"team": "search"}}}})
-    other_model = service({"engine": {"plugin": "Off"}, "model": {"uri": "Qwen/Qwen3-14B"}})
+    relabelled = service({"engine": {"plugin": "Disabled"}, "template": {"metadata": {"labels": {"team": "search"}}}})
+    other_model = service({"engine": {"plugin": "Disabled"}, "model": {"uri": "Qwen/Qwen3-14B"}})
     accelerator = of.spec.accelerators[0]
     assert rollout_tokens(relabelled, accelerator, measured) == 123
     assert rollout_tokens(other_model, accelerator, measured) == admission_tokens(other_model, accelerator)

@@ -21,7 +21,7 @@ from holdfast.render.pod_template import revision
 from tests.control.parts import ObservedDeployment, decision, parts
 from tests.render.scenes import chat_h100, context, engine, live, service
 
-OFF = {"engine": {"plugin": "Off"}}
+OFF = {"engine": {"plugin": "Disabled"}}
 DEFAULT, BEST = BatchingLimits(), BatchingLimits(None, 1024)
 FIRST = chat_h100(service(OFF), context(admission_tokens=5600))
 REVISION = revision(service(OFF), service(OFF).spec.accelerators[0])

@@ -246,7 +246,7 @@ def test_rendering_changes_neither_the_service_nor_the_settings() -> None:
 def test_a_missing_admission_limit_is_said_where_no_plugin_bounds_the_queue(facts: AcceleratorFacts, said: str) -> None:
     known = RenderContext(accelerators=(("h100", facts),))
     assert not remarks(service(), ["h100"], known)
-    spoken = remarks(service({"engine": {"plugin": "Off"}, "overload": "Reject"}), ["h100"], known)
+    spoken = remarks(service({"engine": {"plugin": "Disabled"}, "overload": "Reject"}), ["h100"], known)
     assert (said in " ".join(spoken)) if said else not spoken
 
 

@@ -52,7 +52,7 @@ def test_an_engine_gets_the_scheduler_and_its_queue_no_constant_bound() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"engine": {"plugin": "Off"}},
+        {"engine": {"plugin": "Disabled"}},
         UNSUPPORTED,
         {"engine": {"args": ["--scheduler-cls=mine.Scheduler"]}},
         {"accelerators": [{"name": "h100", "args": ["--scheduler_cls", "mine.Scheduler"]}]},
@@ -71,7 +71,7 @@ def test_an_engine_without_the_plugin_has_plain_flags_and_no_limits(changes: dic
 
 
 def test_off_means_that_nothing_of_the_plugin_is_mounted() -> None:
-    off = service({"engine": {"plugin": "Off"}})
+    off = service({"engine": {"plugin": "Disabled"}})
     (files,) = config_maps(render(off, ["h100"], SETTINGS, RenderContext())).values()
     assert "binaryData" not in files
     assert files["metadata"]["name"] == mounted_files(chat_h100(off))
@@ -166,8 +166,8 @@ def test_a_plugin_revision_brings_the_present_plugin() -> None:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"engine": {"plugin": "Off"}}, "engine.plugin is Off; requests beyond its capacity are refused, not queued"),
-        ({"engine": {"plugin": "Off"}, "overload": "Reject"}, ""),
+        ({"engine": {"plugin": "Disabled"}}, "engine.plugin is Disabled; requests beyond its capacity are refused, not queued"),
+        ({"engine": {"plugin": "Disabled"}, "overload": "Reject"}, ""),
         (UNSUPPORTED, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1; requests beyond"),
         ({**UNSUPPORTED, "overload": "Reject"}, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1"),
         ({"engine": {"args": ["--scheduler-cls=mine.S"]}}, "the arguments name a --scheduler-cls of their own"),

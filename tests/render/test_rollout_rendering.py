@@ -94,7 +94,7 @@ def test_no_admission_limit_stays_none_until_the_next_rollout() -> None:
     assert not without_plugin(chat_h100(service(), context(deployed=bare, admission_tokens=5600)))
 
 
-NO_PLUGIN = {"engine": {"plugin": "Off"}}
+NO_PLUGIN = {"engine": {"plugin": "Disabled"}}
 MEASURED = {"admission_tokens": 2900, "admission_changed_at": 1_800_000_000}
 
 
@@ -126,7 +126,7 @@ def test_pods_that_are_to_go_are_not_replaced_for_a_measured_limit() -> None:
 
 
 def test_an_argument_of_the_user_wins_over_a_measured_limit() -> None:
-    own = {"engine": {"plugin": "Off", "args": ["--max_num_queued_tokens=77"]}}
+    own = {"engine": {"plugin": "Disabled", "args": ["--max_num_queued_tokens=77"]}}
     assert not flag(chat_h100(service(own), context(**MEASURED)), "max-num-queued-tokens")
 
 

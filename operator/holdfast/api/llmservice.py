@@ -239,8 +239,8 @@ class Engine(ApiModel):
     """Secret with the API key that clients must send."""
     tls_secret_ref: SecretReference | None = None
     """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
-    plugin: Literal["Auto", "Off"] = "Auto"
-    """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. "Off": always plain flags."""
+    plugin: Literal["Auto", "Disabled"] = "Auto"
+    """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. Disabled: always plain flags."""
     plugin_revision: fields.Revision | None = None
     """Any number or word. Change it to restart the engines with the plugin version of the running operator."""
 

@@ -31,8 +31,8 @@ _RELEASE = re.compile(r"v?(\d+)\.(\d+)(\.\d+)?")
 
 def withheld(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
     """Why engines are rendered without the plugin, empty where they get it."""
-    if spec.engine.plugin == "Off":
-        return "engine.plugin is Off"
+    if spec.engine.plugin == "Disabled":
+        return "engine.plugin is Disabled"
     if any(is_flag(flag_name(argument), SCHEDULER_FLAG) for argument in (*spec.engine.args, *accelerator.args)):
         return f"the arguments name a {SCHEDULER_FLAG} of their own"
     release = tagged_release(accelerator.image or spec.engine.image)

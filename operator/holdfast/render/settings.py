@@ -56,11 +56,11 @@ class RenderSettings:
 
     def mounted_files(self, spec: LLMServiceSpec) -> Manifest:
         """The content of the ConfigMap that the pods of a service mount at /holdfast."""
-        return self._plain if spec.engine.plugin == "Off" else self._whole
+        return self._plain if spec.engine.plugin == "Disabled" else self._whole
 
     def mounted_files_hash(self, spec: LLMServiceSpec) -> str:
         """Changes with any of these files."""
-        return self._hashes[spec.engine.plugin != "Off"]
+        return self._hashes[spec.engine.plugin != "Disabled"]
 
 
 def _hash(content: Manifest) -> str:
