@@ -432,8 +432,8 @@ async def test_what_cannot_be_deleted_leaves_sizes_alone() -> None:
             return await super().request(method, path, **more)
 
     api, told = Keeping(h100=1, l40s=1), Told()
-    budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "chat", "ownerReferences": [{"uid": "uid-chat"}]}}
-    api.put_object("/apis/policy/v1/namespaces/prod/poddisruptionbudgets/chat", budget)
+    budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "old", "ownerReferences": [{"uid": "uid-chat"}]}}
+    api.put_object("/apis/policy/v1/namespaces/prod/poddisruptionbudgets/old", budget)
     await moved(api, {"a10": 1, "h100": 0, "l40s": 0}, actuator(api, told))
     assert api.sizes == {"a10": 1, "h100": 0, "l40s": 0}
     assert told.errors == ["act"]

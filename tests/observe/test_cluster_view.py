@@ -325,7 +325,7 @@ def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> 
 
 async def test_no_index_holds_a_whole_object(world: Cluster) -> None:
     await world.put("pods", pod())
-    ((replica, gpus, engine),) = world.indexers.indices["pods"][CHAT]
+    ((replica, gpus, engine, _),) = world.indexers.indices["pods"][CHAT]
     assert (replica.name, gpus, engine) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),), None)
 
 
@@ -405,3 +405,16 @@ async def test_what_a_config_map_holds_is_let_go_once_its_limits_are_read(world:
     (parts,) = world.view.services()
     assert [(name, limits.version) for name, limits in parts.limits] == [("h100", 7)]
     assert (seen["data"], seen["binaryData"]) == ({}, {})
+
+
+async def test_replicas_on_a_cordoned_node_go_with_it_until_it_is_uncordoned(world: Cluster) -> None:
+    await world.put("services", service())
+    await world.put("pods", pod())
+    cordoned = {"metadata": {"name": pod()["spec"]["nodeName"]}, "spec": {"unschedulable": True}}
+    before = world.view.services()[0]
+    seen = [before.replicas[0].closing]
+    for body in (cordoned, {**cordoned, "spec": {}}):
+        await world.put("closing", body)
+        seen.append(world.view.services()[0].replicas[0].closing)
+    assert seen == [False, True, False]
+    assert world.in_order("closing", "nodes") == ["closing", "nodes"], "the index of nodes empties their bodies"

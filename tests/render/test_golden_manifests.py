@@ -72,9 +72,24 @@ def test_an_accelerator_that_the_spec_does_not_list_is_left_out() -> None:
     assert list(deployments(render(service(), ["gone", "h100", "h100"], SETTINGS, RenderContext()))) == ["chat-h100"]
 
 
-def test_one_replica_has_no_disruption_budget() -> None:
-    kinds = [item["kind"] for item in render(service(), ["h100"], SETTINGS, RenderContext(replicas=1))]
-    assert "PodDisruptionBudget" not in kinds
+def budgets(context: RenderContext) -> dict[str, dict[str, Any]]:
+    manifests = render(service(), ["h100"], SETTINGS, context)
+    return {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "PodDisruptionBudget"}
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_no_pod_is_selected_by_both_disruption_budgets(most: int) -> None:
+    found = budgets(RenderContext(replicas=1, max_unavailable=most))
+    assert found["chat"]["maxUnavailable"] == most
+    assert found["chat"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert (found["chat.loading"]["minAvailable"], "maxUnavailable" in found["chat.loading"]) == (0, False)
+    (serving,) = found["chat"]["selector"]["matchExpressions"]
+    (loading,) = found["chat.loading"]["selector"]["matchExpressions"]
+    assert (serving["key"], serving["operator"], loading["operator"]) == (loading["key"], "DoesNotExist", "Exists")
+
+
+def test_no_replica_has_no_disruption_budget() -> None:
+    assert not budgets(RenderContext(replicas=0))
 
 
 def test_scraping_is_found_by_pod_monitor_or_by_annotation_never_by_both() -> None:

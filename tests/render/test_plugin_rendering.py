@@ -166,7 +166,10 @@ def test_a_plugin_revision_brings_the_present_plugin() -> None:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"engine": {"plugin": "Disabled"}}, "engine.plugin is Disabled; requests beyond its capacity are refused, not queued"),
+        (
+            {"engine": {"plugin": "Disabled"}},
+            "engine.plugin is Disabled; requests beyond its capacity are refused, not queued",
+        ),
         ({"engine": {"plugin": "Disabled"}, "overload": "Reject"}, ""),
         (UNSUPPORTED, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1; requests beyond"),
         ({**UNSUPPORTED, "overload": "Reject"}, "the plugin knows vLLM 0.32 and 0.33, and the image is 0.31.1"),

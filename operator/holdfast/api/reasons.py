@@ -127,6 +127,10 @@ class Reason(StrEnum):
     AT_MINIMUM = "AtMinimum", "scaling.min or scaling.minOnDemand bounds the size."
     REQUESTS_HELD = "RequestsHeld", "The activator holds requests until a replica is ready."
     ACTIVATOR_SILENT = "ActivatorSilent", "The activator does not answer, so one replica keeps running."
+    NODE_CLOSING = (
+        "NodeClosing",
+        "The node of a serving replica is cordoned or about to be removed; a successor serves before the replica goes.",
+    )
     SCHEDULED_FLOOR = (
         "ScheduledFloor",
         "A minimum of scaling.schedules bounds the size; the message names the schedule.",

@@ -20,6 +20,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control import decision_record
 from holdfast.control.decision_record import Records
 from holdfast.control.live_limits import UNSEEN, LiveLimits
+from holdfast.control.loading_pods import LoadingPods
 from holdfast.control.objects import Objects, Work
 from holdfast.control.plan import Plan, fingerprint, plan
 from holdfast.control.status_publisher import StatusPublisher
@@ -82,6 +83,7 @@ class Actuator:
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
+        self._loading = LoadingPods(self._api, render_settings.startup_seconds_of)
         self._teller = StatusPublisher(self._api, platform_assigns_ids=render_settings.platform_assigns_ids)
         self._uids: dict[ServiceKey, str] = {}
         self._rests: dict[ServiceKey, SettledService] = {}
@@ -138,7 +140,7 @@ class Actuator:
                 yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
 
         waiting = work()
-        await asyncio.gather(self._write_limits(services, now), *(_in_turn(waiting) for _ in range(_CONCURRENCY)))
+        await asyncio.gather(self._write_pods(services, now), *(_in_turn(waiting) for _ in range(_CONCURRENCY)))
 
     def _look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
         try:
@@ -149,10 +151,11 @@ class Actuator:
                 ("%s: computing its batching limits failed; engines continue with the current ones"), part.spec.key
             )
 
-    async def _write_limits(self, services: Sequence[ServiceParts], now: float) -> None:
-        """Write limits to engines, concurrently with everything else, and also if there is no decision."""
+    async def _write_pods(self, services: Sequence[ServiceParts], now: float) -> None:
+        """Protect loading pods and write limits to engines, concurrently with the rest, also without a decision."""
         try:
             async with asyncio.timeout(_ACT_SECONDS):
+                await self._loading.write(services, now)
                 await self._live.write(services, now)
         except (NotLeading, ApiUnreachable, TimeoutError) as stopped:
             self._telemetry.error("act")

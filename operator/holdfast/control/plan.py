@@ -107,6 +107,7 @@ def plan(
             accelerators=_facts(part, decision, {*wanted, *deployed}, inventory, admission),
             limits=tuple(sorted(limits.items())),
             holding=decision.holding,
+            max_unavailable=decision.max_unavailable,
         ),
         create={
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed

@@ -92,5 +92,6 @@ def _words(decision: Decision) -> tuple[object, ...]:
         decision.batching,
         decision.queue_limit,
         decision.holding,
+        decision.max_unavailable,
         decision.engines,
     )

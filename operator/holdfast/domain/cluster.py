@@ -43,6 +43,7 @@ class Replica:
     revision: str = ""  # pod-template-hash
     node: str = ""
     unready_at: float | None = None  # since when it is not Ready, as reported by its node; of an ended pod: its end
+    closing: bool = False  # its node is cordoned, or an autoscaler is about to remove it
 
     @property
     def words(self) -> str:

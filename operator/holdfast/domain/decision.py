@@ -38,7 +38,7 @@ class PlacementTarget:
     """Desired replicas of one accelerator.
 
     `remove_first` names the replicas to remove first, the best first; Kubernetes learns it through pod-deletion-cost.
-    Replicas with fewer requests precede, except for `lost` ones, whose requests are lost or late anyway.
+    Replicas with fewer requests precede, except for `lost` ones, whose requests are lost or late, or that go anyway.
     `observed_replicas` is the size the decision was based on: act writes only if it is unchanged.
     """
 
@@ -169,7 +169,8 @@ class Decision:
     `verdict` will be carried out; `recommendation` is set if it is only published (Recommend mode, pinned).
     `holding`: requests go to the activator, which holds them until a replica serves. `benchmarked` are results of
     benchmarks with the factor by which each exceeds the engine model; None for a result that cannot be used. `engines`
-    are what engines report of themselves, by accelerator.
+    are what engines report of themselves, by accelerator. `max_unavailable`: replicas that an eviction may leave
+    unavailable.
     """
 
     key: ServiceKey
@@ -186,3 +187,4 @@ class Decision:
     holding: bool = False
     benchmarked: tuple[tuple[Measured, float | None], ...] = ()
     engines: tuple[tuple[str, EngineFacts], ...] = ()
+    max_unavailable: int = 1

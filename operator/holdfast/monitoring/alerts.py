@@ -246,7 +246,7 @@ def _replicas() -> Iterator[Alert]:
         "warning",
         f"{_NAME}: {{{{ $value }}}} engines run without the fast loop, which turned itself off",
         "They serve with vLLM's own scheduler and lose goodput in overload. See the pod log for the cause (`holdfast: "
-        'off`). Delete the pod to restart it, or set spec.engine.plugin to Disabled.',
+        "off`). Delete the pod to restart it, or set spec.engine.plugin to Disabled.",
     )
 
 

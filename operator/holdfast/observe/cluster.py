@@ -25,6 +25,7 @@ from holdfast.observe import body_pruning, mapping
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.engines import EnginePod, engine_from_pod, limits_from_config_map
+from holdfast.observe.loading import LoadingPod, loading_from_pod
 from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
@@ -107,6 +108,7 @@ class ServiceParts:
 
     `ended` are the newest pods that ended before they served; nothing is ever written to them.
     `live` are its objects other than pods, of the kinds in `watched`. `engines` are the pods that read limits.
+    `loading` are those that load their model, or are still marked so.
     `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
     """
 
@@ -117,6 +119,7 @@ class ServiceParts:
     live: tuple[Live, ...] = ()
     watched: frozenset[str] = frozenset()
     engines: tuple[EnginePod, ...] = ()
+    loading: tuple[LoadingPod, ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
     born: str = ""
     ended: tuple[Replica, ...] = ()
@@ -177,6 +180,7 @@ class Pod(NamedTuple):
     replica: Replica
     gpus: tuple[tuple[str, int], ...]
     engine: EnginePod | None
+    loading: LoadingPod | None
 
 
 class _Shown(NamedTuple):
@@ -188,6 +192,7 @@ class _Shown(NamedTuple):
     pods: tuple[Pod, ...]
     limits: LimitsByAccelerator
     ended: tuple[Replica, ...]
+    closing: frozenset[str]
 
 
 class ClusterView:
@@ -206,6 +211,7 @@ class ClusterView:
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
         self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
+        self._closing: Mapping[str, Iterable[bool]] = {}
         self._benchmarks: Mapping[ServiceKey, Iterable[Benchmark]] = {}
         self._made: dict[ServiceKey, tuple[_Shown, ServiceParts]] = {}
 
@@ -238,6 +244,7 @@ class ClusterView:
             read = body_pruning.after(_index_live, "spec", "data", "binaryData")  # pod files: the largest of all
             kopf.index(*_OWNED[kind], id="live", registry=registry)(read)
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
+        kopf.index("", "v1", "nodes", id="closing", registry=registry)(_index_closing)
         kopf.index("", "v1", "nodes", id="nodes", registry=registry)(body_pruning.after(_index_node, "spec", "status"))
         if benchmarks:
             kopf.index(GROUP, VERSION, llmbenchmark.PLURAL, id="benchmarks", registry=registry)(
@@ -248,7 +255,7 @@ class ClusterView:
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods, self._ended = indices["services"], indices["pods"], indices["ended"]
         self._deployments, self._nodes = indices["deployments"], indices["nodes"]
-        self._live, self._limits = indices["live"], indices["limits"]
+        self._live, self._limits, self._closing = indices["live"], indices["limits"], indices["closing"]
         self._benchmarks = indices.get("benchmarks", {})
 
     async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
@@ -279,23 +286,25 @@ class ClusterView:
         found = {key: entry for key, entry in self._entries() if not isinstance(entry, Invalid)}
         for gone in self._made.keys() - found.keys():
             del self._made[gone]
-        return tuple(self._parts(key, *declared) for key, declared in found.items())
+        closing = frozenset(self._closing)
+        return tuple(self._parts(key, declared, closing) for key, declared in found.items())
 
-    def _parts(self, key: ServiceKey, service: LLMService, spec: ServiceSpec, born: str) -> ServiceParts:
+    def _parts(self, key: ServiceKey, declared: Declared, closing: frozenset[str]) -> ServiceParts:
         """Return one service; the identical object if nothing changed, so that callers can compare by identity."""
+        pods = tuple(self._pods.get(key, ()))
         shown = _Shown(
-            (service, spec, born, self._watched),
+            (*declared, self._watched),
             tuple(self._deployments.get(key, ())),
             tuple(self._live.get(key, ())),
-            tuple(self._pods.get(key, ())),
+            pods,
             next(iter(self._limits.get(key, ())), ()),
             newest(self._ended.get(key, ())),
+            closing and closing.intersection(pod.replica.node for pod in pods),
         )
         before = self._made.get(key)
         if before is not None and before[0] == shown:
             return before[1]
-        made = self._make(service, spec, born, shown)
-        self._made[key] = (shown, made)
+        self._made[key] = (shown, made := self._make(*declared, shown))
         return made
 
     def _make(self, service: LLMService, spec: ServiceSpec, born: str, shown: _Shown) -> ServiceParts:
@@ -306,11 +315,12 @@ class ClusterView:
         return ServiceParts(
             service=service,
             spec=spec,
-            replicas=tuple(pod.replica for pod in pods),
+            replicas=tuple(mapping.on_nodes((pod.replica for pod in pods), shown.closing)),
             deployed=deployed,
             live=tuple(live),
             watched=self._watched,
             engines=tuple(pod.engine for pod in pods if pod.engine),
+            loading=tuple(pod.loading for pod in pods if pod.loading),
             limits=shown.limits,
             born=born,
             ended=shown.ended,
@@ -343,7 +353,8 @@ class ClusterView:
 async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     if not mapping.is_replica(body):
         return {}
-    return {_owner(body): Pod(mapping.replica_from_pod(body), mapping.requested_gpus(body), engine_from_pod(body))}
+    replica, gpus = mapping.replica_from_pod(body), mapping.requested_gpus(body)
+    return {_owner(body): Pod(replica, gpus, engine_from_pod(body), loading_from_pod(body, replica))}
 
 
 async def _index_ended(body: kopf.Body, **_: Any) -> dict[ServiceKey, Replica]:
@@ -373,6 +384,10 @@ async def _index_limits(body: kopf.Body, **_: Any) -> dict[ServiceKey, LimitsByA
 async def _index_benchmark(body: kopf.Body, **_: Any) -> dict[ServiceKey, Benchmark]:
     found = benchmark_from_object(body)
     return {} if found is None else {found.key: found}
+
+
+async def _index_closing(body: kopf.Body, **_: Any) -> dict[str, bool]:
+    return {body["metadata"]["name"]: True} if mapping.is_closing(body) else {}
 
 
 async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:

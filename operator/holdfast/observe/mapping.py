@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -346,6 +346,18 @@ def node_offer_from_node(node: Object) -> NodeOffer | None:
         if taint.get("effect") in CLOSING and taint.get("key") != _TOLERATED
     )
     return NodeOffer(node["metadata"]["name"], labels, allocatable, taints=taints)
+
+
+def is_closing(node: Object) -> bool:
+    """Whether pods are about to leave the node: it is cordoned, or an autoscaler is about to remove it."""
+    leaves = any(taint.get("key") in _LEAVING and taint.get("effect") != "PreferNoSchedule" for taint in _taints(node))
+    return leaves or bool(node.get("spec", {}).get("unschedulable"))
+
+
+def on_nodes(replicas: Iterable[Replica], closing: Collection[str]) -> Iterator[Replica]:
+    """Yield the replicas, those on `closing` nodes marked so."""
+    for replica in replicas:
+        yield replace(replica, closing=True) if replica.node in closing else replica
 
 
 def _taints(node: Object) -> Sequence[Object]:

@@ -31,7 +31,7 @@ from holdfast.policy.health.backoff import watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
-from holdfast.policy.memory import Learned, Promise, ServiceMemory
+from holdfast.policy.memory import Closing, Learned, Promise, ServiceMemory
 from holdfast.policy.tick import Tick
 
 
@@ -133,6 +133,7 @@ def learn(
         straggler=observed.straggler,
         idle=scale_to_zero.watch(old.idle, service, seen, now),
         activator_misses=misses,
+        closing=_closing(old.closing, groups, tick),
     )
     return Learning(observed, learned, slo)
 
@@ -152,6 +153,14 @@ def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
     name, request = known.choice.accelerator, known.request
     asked = request is not None and request.short and request.option.name == name
     return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
+
+
+def _closing(before: Closing | None, groups: tuple[Group, ...], tick: Tick) -> Closing | None:
+    """The wait for a successor is long enough for a node and a start."""
+    if not any(replica.closing for group in groups for replica in group.ready):
+        return None
+    until = tick.now + tick.settings.provisioning_seconds + tick.settings.starting_seconds
+    return before or Closing(until, sum(group.size for group in groups))
 
 
 def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> ServiceMemory:

@@ -38,10 +38,19 @@ from holdfast.policy.settings import PolicySettings
 
 
 @value
+class Closing:
+    """A serving replica goes with its node: until when its eviction waits for a successor, and the size before."""
+
+    until: float
+    size: int
+
+
+@value
 class Learned:
     """What was learned about a service by observation; every part belongs to the module of its type.
 
-    `lead_seconds` is the lead time that the other parts were learned for.
+    `lead_seconds` is the lead time that the other parts were learned for. `closing` is None while no serving replica
+    goes with its node.
     """
 
     lead_seconds: float = 0.0
@@ -62,6 +71,7 @@ class Learned:
     straggler: Straggler = field(default_factory=Straggler)
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
+    closing: Closing | None = None
 
 
 class Last(NamedTuple):

@@ -82,7 +82,7 @@ LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_
 """Bounds under which misses say nothing about headroom."""
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
-REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING})
+REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
 NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
 """Reasons of changes that the load did not cause: they are no flapping."""
 

@@ -219,8 +219,7 @@ class View:
         A straggler stays while other replicas have no room for its load: they would answer late as well.
         """
         group, waiting = self.group, len(self._before_ailing)
-        moving = self.starting or any(each.rolling_out or not each.observed for each in self.groups)
-        if not group.ailing or moving or self.held_by_people or not self.seen.fresh:
+        if not group.ailing or self._moving:
             return 0
         least = self.least.replicas
         has_room = group.baseline < self.chosen.most and not waiting and self.allocation is None
@@ -230,9 +229,54 @@ class View:
 
     @property
     def leaving(self) -> Counter[str]:
-        """Replicas removed at once, by accelerator: ailing ones, and those that Kubernetes removes before them."""
-        removed = self.group.ailing[: self.ailing_to_let_go]
-        return Counter([replica.accelerator for replica in (*removed, *(self._before_ailing if removed else ()))])
+        """Replicas removed at once, by accelerator: ailing ones, those that Kubernetes removes before them, and going
+        ones whose successor serves.
+        """
+        ailing = self.group.ailing[: self.ailing_to_let_go]
+        removed = (*ailing, *(self._before_ailing if ailing else ()), *self.going[: self.going_to_let_go])
+        return Counter([replica.accelerator for replica in removed])
+
+    @property
+    def going(self) -> tuple[Replica, ...]:
+        """Serving replicas on nodes that are cordoned or about to be removed."""
+        return tuple([replica for replica in self.group.ready if replica.closing])
+
+    @property
+    def successors(self) -> int:
+        """Replicas to start before a going one is removed: one at a time, and none where no GPU was found."""
+        stay = len(self.group.ready) - len(self.going)
+        return int(bool(self.going) and stay < self._enough and not self.in_backoff(self.chosen.name))
+
+    @property
+    def going_to_let_go(self) -> int:
+        """Going replicas to remove now, because the other ones serve as much: one at a time."""
+        if not self.going or self.ailing_to_let_go or self._moving or self.group.short:
+            return 0
+        return int(len(self.group.ready) > self._enough)
+
+    @property
+    def with_successor(self) -> int:
+        """The size with a successor on top of what runs; 0 where none is to start."""
+        baseline = self.group.baseline
+        return baseline + (len(self.group.ready) >= baseline) if self.successors else 0
+
+    @property
+    def _enough(self) -> int:
+        """Replicas that carry the load, its recent peaks, the error of its forecast, and the KV cache.
+
+        Where the load is unknown: as many as ran before the node closed.
+        """
+        if self.forecast is None or self.demand_rps is None or not self.belief.sized:
+            closing = self.learned.closing
+            return max(self.least.replicas, self.waking, closing.size if closing else 0)
+        carrying = replicas_for(max(self.peaks.rate_rps, self.forecast.releasable_rps), self.belief.rate_rps)
+        return max(self.carrying, self.kv_replicas, carrying)
+
+    @property
+    def _moving(self) -> bool:
+        """Whether sizes or replicas change, people hold the size, or metrics are doubtful: no replica is removed."""
+        moving = self.starting or any(group.rolling_out or not group.observed for group in self.groups)
+        return moving or self.held_by_people or not self.seen.fresh
 
     @property
     def _before_ailing(self) -> tuple[Replica, ...]:
@@ -268,9 +312,10 @@ class View:
 
     @property
     def spare(self) -> int:
-        """Replicas to run in place of retained ailing ones, of failing ones, and of the pair's missing ones."""
+        """Replicas to run in place of retained ailing ones, failing or going ones, and the pair's missing ones."""
         group = self.group
-        return group.in_place_of_failing + len(group.ailing) - self.ailing_to_let_go + self.lacking
+        substitutes = max(group.in_place_of_failing, self.successors)
+        return substitutes + len(group.ailing) - self.ailing_to_let_go + self.lacking
 
     def part(self, accelerator: str) -> Group:
         """Return all replicas of one accelerator, whether they are wanted or being drained."""

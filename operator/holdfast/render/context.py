@@ -112,7 +112,7 @@ class RenderContext:
 
     `replicas` is the wanted size over all accelerators; `accelerators` names every one that has facts, wanted or not.
     `limits` are those that running engines are told by accelerator; where there are none, those that are declared.
-    `holding`: clients are led to the activator.
+    `holding`: clients are led to the activator. `max_unavailable`: replicas that evictions may leave unavailable.
     """
 
     replicas: int = 1
@@ -120,6 +120,7 @@ class RenderContext:
     accelerators: tuple[tuple[str, AcceleratorFacts], ...] = ()
     limits: tuple[tuple[str, Limits], ...] = ()
     holding: bool = False
+    max_unavailable: int = 1
 
     def facts(self, accelerator: str) -> AcceleratorFacts:
         """The facts of one accelerator, nothing known by default."""

@@ -33,16 +33,39 @@ def kubernetes_service(service: LLMService, *, holding: bool = False) -> Manifes
     }
 
 
-def disruption_budget(service: LLMService) -> Manifest:
-    """One replica at a time may be evicted, and any that is not ready: it serves nobody."""
+def disruption_budget(service: LLMService, max_unavailable: int) -> Manifest:
+    """So many replicas may be unavailable, and any that is neither ready nor loading may be evicted."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": names.metadata(service, service.metadata.name),
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": max_unavailable,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": _selector(service)},
+            "selector": {
+                "matchLabels": _selector(service),
+                "matchExpressions": [{"key": names.LOADING_LABEL, "operator": "DoesNotExist"}],
+            },
+        },
+    }
+
+
+def loading_budget(service: LLMService) -> Manifest:
+    """No loading replica may be evicted: with a minimum of 0 only ready pods may, which soon lose their mark.
+
+    A dot is in its name, as in no name of an LLMService: the budget of another service has another name.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": names.metadata(service, f"{service.metadata.name}.loading"),
+        "spec": {
+            "minAvailable": 0,
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget",
+            "selector": {
+                "matchLabels": _selector(service),
+                "matchExpressions": [{"key": names.LOADING_LABEL, "operator": "Exists"}],
+            },
         },
     }
 

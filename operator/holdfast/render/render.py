@@ -57,9 +57,9 @@ def _common(
     yield objects.kubernetes_service(service, holding=with_activator and context.holding)
     if with_activator:
         yield from activator.activator(service, settings, context)
-    # At one replica a budget could only block every drain of its node.
-    if context.replicas > 1:
-        yield objects.disruption_budget(service)
+    if context.replicas:
+        yield objects.disruption_budget(service, context.max_unavailable)
+        yield objects.loading_budget(service)
     if context.pod_monitor:
         yield objects.pod_monitor(service, settings)
     if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in deployments):

@@ -74,6 +74,9 @@ ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, ev
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 1080, frozenset(range(5)), 6)
+NOT_PLACED = Learned(
+    45.0, backoffs=Backoffs((Backoff("h100", NOW + 500.0, 600.0, Reason.INSUFFICIENT_GPUS, "no GPU"),))
+)
 BEGINS = 1_799_996_400.0  # 8:00 in Berlin on the day of NOW
 OPEN, ASKED, SOON = (scheduled_minimums((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
@@ -332,6 +335,15 @@ def on_their_way() -> View:
 MISSING = Learned(45.0, evidence=EvidenceWindow(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
 
 
+def drained(count: int = 1, *, more: tuple[Replica, ...] = (), starting: tuple[Replica, ...] = (), **rest: Any) -> View:
+    """So many serving replicas are on a node that is cordoned, more are not."""
+    going = tuple(replace(pod, node="gpu-7", closing=True) for pod in replicas(count))
+    others = tuple(replace(pod, name=f"{pod.name}-new") for pod in more)
+    size = rest.pop("size", len(going) + len(others) + len(starting))
+    group = Group("h100", size=size, exists=True, ready=going + others, starting=starting)
+    return view(group=group, **rest)
+
+
 def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> View:
     """So many of the replicas look hung; in doubt they count as ready all the same."""
     pods = replicas(size)
@@ -432,6 +444,12 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one hangs": (READY, hanging(1, 4, starting=True)),
     "Ready, one hangs and goes": (READY, hanging(1, 4)),
     "Ready, the only one hangs": (READY, hanging(1, 1)),
+    "Ready, one goes with its node": (READY, drained(starting=COMING, size=2)),
+    "Ready, one goes, its successor serves": (READY, drained(more=replicas(2, age=60.0), size=3)),
+    "Ready, two go": (READY, drained(2)),
+    "Ready, one goes without a free GPU": (READY, drained(learned=NOT_PLACED)),
+    "Ready, one goes without room for more": (READY, drained(10, **needing(10), **load(49.0))),
+    "Ready, one goes that people hold": (READY, drained(of=CHAT.pinned_to(2))),
     "Ready, most hang": (READY, hanging(5, 6, doubted=True)),
     "Ready, one lags": (READY, lagging(4, **needing(4))),
     "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
@@ -530,6 +548,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         verdict,
         view(group=running(3, size=4, failing=replicas(1, ReplicaPhase.FAILING)), **needing(4), **load(19.0)),
     ),
+    "up, one goes with its node": (verdict, drained(of=CHAT.with_replicas_between(1, 10), **needing(1), **load(4.0))),
+    "down, one went with its node": (verdict, drained(more=replicas(2, age=60.0), size=3, **needing(2), **load(4.0))),
     "up, the only one hangs": (verdict, hanging(1, 1, of=CHAT.with_replicas_between(1, 10), **needing(1), **load(4.0))),
     "up, one lags": (verdict, lagging(4, **needing(4), **load(19.0))),
     "up, one step": (verdict, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),

@@ -71,7 +71,8 @@ def _ready(view: View, bad: str) -> Told:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     if serving:
         more = f"{serving} replicas are ready, {view.size} desired"
-        return True, Reason.SERVING, (_shares(view) if serving <= view.size else more) + _unknown(view)
+        told = "; ".join(filter(None, (_shares(view) if serving <= view.size else more, messages.going(view))))
+        return True, Reason.SERVING, told + _unknown(view)
     if view.at_zero and not view.left_at_zero:
         return True, Reason.IDLE, f"no replica runs; {messages.rests(view)}"
     if broken := _broken(view):

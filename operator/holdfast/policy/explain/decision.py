@@ -12,6 +12,7 @@ from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.batching_limits import advice
+from holdfast.policy.transition.evictions import max_unavailable
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
 from holdfast.policy.view import View
 
@@ -44,6 +45,7 @@ def decision_of(view: View, sizes: Sizes, batching: Batching) -> Decision:
         explanation=_explanation(view, sizes),
         holding=_holding(view),
         engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
+        max_unavailable=max_unavailable(view, verdict.replicas),
     )
 
 

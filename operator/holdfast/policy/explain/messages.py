@@ -27,6 +27,7 @@ def describe(view: View, sizes: Sizes) -> str:
         _on_demand(view, sizes),
         _replacements(view),
         ailing(view),
+        going(view),
         _floor(view, sizes),
         rests(view),
         _caution(view, sizes),
@@ -50,6 +51,24 @@ def ailing(view: View) -> str:
         shared = "check what they share: driver, storage, network, metrics"
         return f"{told}; most replicas are affected, so none is replaced; {shared}"
     return f"{told}; {_removed(view, stalls.found[:MOST_NAMED])}"
+
+
+def going(view: View) -> str:
+    """Which serving replica goes with its node, and what becomes of it."""
+    if not view.going:
+        return ""
+    replica, more = view.going[0], len(view.going) - 1
+    others = f", as are the nodes of {more} more" if more else ""
+    told = f"replica {replica.name} is on node {replica.node}, which is cordoned or about to be removed{others}"
+    if view.going_to_let_go:
+        return f"{told}; it is being removed, because the other replicas carry the load"
+    if view.held_by_people:
+        return f"{told}; people hold the size, so no successor is started before it is evicted"
+    if view.in_backoff(view.chosen.name):
+        return f"{told}; no GPU was found for a successor, so it may be evicted: add a node, or uncordon this one"
+    if view.starting or view.group.size < view.chosen.most:
+        return f"{told}; it is removed once a successor serves"
+    return f"{told}; scaling.max, a max or the budget leaves no room for a successor, so it may be evicted: raise it"
 
 
 def ended(view: View) -> str:
@@ -229,9 +248,14 @@ def _on_demand(view: View, sizes: Sizes) -> str:
     return f"scaling.minOnDemand requires {counted(view.spec.min_on_demand, 'on-demand replica')}"
 
 
+def _is_succession(view: View) -> bool:
+    """Whether the only replica to run in place of another one is a successor."""
+    return view.spare == view.successors > view.group.in_place_of_failing
+
+
 def _replacements(view: View) -> str:
     spare = view.spare
-    if not spare or view.demand_rps is None or not view.belief.feasible:
+    if not spare or _is_succession(view) or view.demand_rps is None or not view.belief.feasible:
         return ""
     return f"{spare} of them {'replaces a replica' if spare == 1 else 'replace replicas'} that cannot serve"
 
@@ -248,7 +272,7 @@ def _floor(view: View, sizes: Sizes) -> str:
 def _caution(view: View, sizes: Sizes) -> str:
     """Why more stay than the forecast needs, where no guard says so."""
     needed = view.needed
-    kept = needed < sizes.wanted <= view.group.baseline and not view.ailing_to_let_go
+    kept = needed < sizes.wanted <= view.group.baseline and not view.leaving
     if view.forecast is None or not view.belief.feasible or not kept:
         return ""
     carry = "replica carries" if needed == 1 else "replicas carry"
@@ -297,6 +321,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
     if view.spare and view.needed - view.spare <= view.group.baseline:
         if view.spare == view.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
+        if _is_succession(view):
+            return Reason.NODE_CLOSING
         return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
     if _fills(view):
         return Reason.KV_CACHE_PRESSURE
@@ -309,4 +335,6 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
     forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]
+    if view.going_to_let_go:
+        return Reason.NODE_CLOSING
     return ailing_reason(view) if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY

@@ -39,11 +39,11 @@ def propose(view: View) -> int:
     before, spare = view.group.baseline, view.spare
     if view.asleep:
         return 0
-    if view.ailing_to_let_go:
-        return before - view.leaving.total()
+    if leaving := view.leaving.total():
+        return before - leaving
     if view.forecast is None or view.demand_rps is None or not view.belief.sized:
-        return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare)
-    needed = view.needed
+        return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare, view.with_successor)
+    needed = max(view.needed, view.with_successor)
     if needed >= before:
         return needed
     safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare

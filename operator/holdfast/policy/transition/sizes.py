@@ -77,17 +77,20 @@ def _target(view: View, group: Group, replicas: int) -> PlacementTarget:
         replicas=replicas,
         observed_replicas=group.size if group.exists else None,
         remove_first=removal_order(group, wanted) if fewer else (),
-        lost=tuple(replica.name for replica in group.ailing) if fewer else (),
+        lost=tuple(each.name for each in (*group.ailing, *group.ready) if each in group.ailing or each.closing)
+        if fewer
+        else (),
     )
 
 
 def removal_order(group: Group, wanted: Collection[str] = ()) -> tuple[str, ...]:
     """Return names in the order in which replicas are best removed: without capacity first, then the newest.
 
-    Of those that serve the ones first whose GPUs others can use, on the `wanted` nodes.
+    Of those that serve the ones first that go with their node, then those whose GPUs others can use, on the `wanted`
+    nodes.
     """
     useless = (*group.failing, *group.stuck, *group.ailing, *group.short)
-    ready = sorted(_newest(group.ready), key=lambda replica: bool(wanted) and replica.node not in wanted)
+    ready = sorted(_newest(group.ready), key=lambda each: (not each.closing, bool(wanted) and each.node not in wanted))
     return tuple(replica.name for replica in (*useless, *group.pending, *_newest(group.starting), *ready))
 
 
