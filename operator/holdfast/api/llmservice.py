@@ -240,7 +240,7 @@ class Engine(ApiModel):
     tls_secret_ref: SecretReference | None = None
     """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
     plugin: Literal["Auto", "Disabled"] = "Auto"
-    """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. Disabled: always plain flags."""
+    """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. Disabled: plain flags."""
     plugin_revision: fields.Revision | None = None
     """Any number or word. Change it to restart the engines with the plugin version of the running operator."""
 
