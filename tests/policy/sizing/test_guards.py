@@ -58,7 +58,7 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls((Stall("a", NOW, True),)))), None, None),
     (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),
-    (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(3), short=replicas(1))), 4, None),
+    (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(3), short=replicas(1))), 3, None),
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(2), short=replicas(2))), None, None),
     (guards.nothing_starts, view(starting=True), 4, None),
     (guards.nothing_burns, view(slo=BURNING), 4, None),

@@ -87,9 +87,10 @@ def no_rollout_runs(proposal: Proposal) -> Bound | None:
     groups = proposal.view.groups
     if not proposal.lowers or not any(group.rolling_out for group in groups):
         return None
-    if proposal.before - proposal.after <= sum(len(group.pending) + len(group.short) for group in groups):
+    placed = proposal.before - sum(len(group.pending) + len(group.short) for group in groups)
+    if proposal.after >= placed:
         return None
-    return Bound(proposal.before, Reason.ROLLOUT_UNDER_WAY, "the size does not shrink during a rollout")
+    return Bound(placed, Reason.ROLLOUT_UNDER_WAY, "the size does not shrink below what has a node during a rollout")
 
 
 def nothing_starts(proposal: Proposal) -> Bound | None:
