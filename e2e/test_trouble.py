@@ -51,6 +51,12 @@ def services(operator: None, place: Kubectl) -> Iterator[Kubectl]:
     nodes.set_node_capacity({_RARE_GPU: None})
 
 
+def test_every_accepted_object_is_told_what_it_waits_for(services: Kubectl) -> None:
+    for found in services.items("llms"):
+        name = found["metadata"]["name"]
+        services.wait_for("llms", name, lambda seen: bool(_reason(seen, "Ready")), _TOLD_SECONDS, "a reason")
+
+
 @pytest.fixture(scope="module")
 def pod_beside(services: Kubectl) -> Json:
     """The one pod of the service without trouble, Ready."""
