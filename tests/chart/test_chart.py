@@ -301,6 +301,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
         ("", "resourcequotas"): {"get", "list", "watch"},
+        ("", "persistentvolumeclaims"): {"get"},
         ("", "services"): made | {"delete"},
         ("", "serviceaccounts"): made,
         ("", "configmaps"): made | {"delete"},

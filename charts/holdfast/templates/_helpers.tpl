@@ -148,6 +148,9 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [""]
   resources: [configmaps]          # deleted: pod files of earlier revisions, limits of engines without the plugin
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]   # access modes
+  verbs: [get]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

@@ -46,6 +46,10 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
+def claim_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
+
+
 def job_path(namespace: str, name: str) -> str:
     return live_path(namespace, "Job", name)
 

@@ -36,6 +36,10 @@ class Reason(StrEnum):
     DISK_FULL = "DiskFull", "The disk of a replica is full."
     SECRET_MISSING = "SecretMissing", "A Secret that the spec names, or a key in it, does not exist."
     VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist."
+    VOLUME_NOT_SHARED = (
+        "VolumeNotShared",
+        "A PersistentVolumeClaim can be used on one node only, and replicas on several nodes use it.",
+    )
     NAME_CONFLICT = (
         "NameConflict",
         "An object with the required name exists and has another owner; Holdfast does not change it.",

@@ -18,6 +18,7 @@ from holdfast.act.resources import deployment_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control import decision_record
+from holdfast.control.claims import Claims
 from holdfast.control.decision_record import Records
 from holdfast.control.live_limits import UNSEEN, LiveLimits
 from holdfast.control.loading_pods import LoadingPods
@@ -83,6 +84,7 @@ class Actuator:
         self._may_write = may_write
         self._objects = Objects(self._api, render_settings)
         self._live = LiveLimits(self._api, engine_limits, scrape_seconds)
+        self._claims = Claims(self._api)
         self._loading = LoadingPods(self._api, render_settings.startup_seconds_of)
         self._teller = StatusPublisher(self._api, platform_assigns_ids=render_settings.platform_assigns_ids)
         self._uids: dict[ServiceKey, str] = {}
@@ -94,8 +96,8 @@ class Actuator:
         self._discovered_at: float | None = None
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
-        """Return the problems of the last writes for a service; the next decision's conditions name them."""
-        return self._objects.problems(part)
+        """Return the problems of the last writes and of volumes of a service; the next conditions name them."""
+        return self._objects.problems(part) + self._claims.problems(part)
 
     def holding(self, key: ServiceKey) -> bool:
         """Return whether clients of a service are routed to its activator now."""
@@ -157,6 +159,7 @@ class Actuator:
             async with asyncio.timeout(_ACT_SECONDS):
                 await self._loading.write(services, now)
                 await self._live.write(services, now)
+                await self._claims.look(services, now)
         except (NotLeading, ApiUnreachable, TimeoutError) as stopped:
             self._telemetry.error("act")
             _LOG.warning(

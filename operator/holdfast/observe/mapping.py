@@ -82,6 +82,9 @@ _LEAVING = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"
 _ILL = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _TOLERATED = "node.kubernetes.io/memory-pressure"  # by all pods that request something
 
+WAITS_FOR_VOLUMES = "its volumes or network are not ready"
+"""How the detail of a replica begins whose volumes or network are not there yet."""
+
 # Messages of an engine that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
 
@@ -122,7 +125,7 @@ def replica_from_pod(pod: Object) -> Replica:
     conditions = {item["type"]: item for item in status.get("conditions", ())}
     phase, reason, detail = _phase(meta, status, conditions, bool(pod.get("spec", {}).get("readinessGates")))
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
-        detail = f"its volumes or network are not ready; {_remedy(pod, 'see kubectl describe pod')}"
+        detail = f"{WAITS_FOR_VOLUMES}; {_remedy(pod, 'see kubectl describe pod')}"
     elif _NOT_WRITABLE.search(detail):  # before the message, which may be long
         detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
     elif phase is ReplicaPhase.UNSCHEDULABLE:  # the scheduler's reasons come first

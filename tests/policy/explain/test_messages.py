@@ -450,6 +450,15 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one goes without a free GPU": (READY, drained(learned=NOT_PLACED)),
     "Ready, one goes without room for more": (READY, drained(10, **needing(10), **load(49.0))),
     "Ready, one goes that people hold": (READY, drained(of=CHAT.pinned_to(2))),
+    "Stalled, a claim for one node": (
+        STALLED,
+        stopped_by(
+            Reason.VOLUME_NOT_SHARED,
+            "claim weights is ReadWriteOnce, but 2 replicas on 2 nodes use it, so chat-h100-b cannot start; "
+            "use a ReadWriteMany claim, or emptyDir for model.cache",
+            ready=1,
+        ),
+    ),
     "Ready, most hang": (READY, hanging(5, 6, doubted=True)),
     "Ready, one lags": (READY, lagging(4, **needing(4))),
     "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
