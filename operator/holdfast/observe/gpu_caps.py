@@ -72,6 +72,8 @@ class GpuCaps:
 
     def of(self, specs: Iterable[ServiceSpec]) -> tuple[GpuCap, ...]:
         """Return the caps that bound some accelerator of these services, in order."""
+        if not self._shares and not self._quotas:
+            return ()
         wanted = sorted({(spec.key.namespace, option.resource) for spec in specs for option in spec.accelerators})
         gpus = {resource: sum(self._gpus.get(resource, ())) for resource in {resource for _, resource in wanted}}
         found = ((*self._by_quota(*place), *self._by_share(*place, gpus[place[1]])) for place in wanted)
