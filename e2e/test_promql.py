@@ -270,12 +270,47 @@ async def test_accelerators_and_revisions_of_a_service_are_told_apart_and_summed
 
 
 async def test_data_parallel_engines_of_one_pod_are_no_duplicates(reader: Reader) -> None:
+    """Case C27."""
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
-    for engine in ("0", "1"):
-        Engine(tsdb, engine=engine).scraped(times, request_success_total=steady(1.0))
+    for number in ("0", "1"):
+        engine = Engine(tsdb, engine=number)
+        engine.scraped(
+            times,
+            request_success_total=steady(1.0),
+            time_to_first_token_seconds_count=steady(1.0),
+            running=lambda _: 3.0,
+            waiting=lambda _: 1.0,
+        )
+        engine.add("time_to_first_token_seconds_bucket", times, steady(0.8), le="0.5")
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
-    assert (on_h100(traffic).finished, on_h100(traffic).engines) == (90.0, 1)
+    seen = on_h100(traffic)
+    assert (seen.finished, seen.engines, seen.running, seen.waiting) == (90.0, 1, 6.0, 2.0)
+    assert (seen.ttft_count, seen.ttft_within) == (90.0, 72.0)
+    assert await reader.open(tsdb).running_by_pod([CHAT], NOW) == {CHAT: {"chat-0": 8.0}}
+
+
+async def test_the_name_that_a_model_is_served_under_plays_no_part(reader: Reader) -> None:
+    """Case C30: engines of a service are found by the labels of their pods, whatever their metrics call the model."""
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for pod, model in (("chat-0", "Qwen/Qwen3-8B"), ("chat-1", "chat-served"), ("other-0", "chat-served")):
+        service = "other" if pod == "other-0" else "chat"
+        engine = Engine(tsdb, pod, model_name=model, holdfast_service=service)
+        engine.scraped(times, request_success_total=steady(1.0), running=lambda _: 2.0)
+        adapters = {"running_lora_adapters": "sql,legal", "waiting_lora_adapters": "", "max_lora": "2"}
+        engine.add("lora_requests_info", times, constant(NOW), **adapters)
+    traffic = await reader.observe(tsdb, ready("chat-0"), ready("chat-1"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
+    assert (on_h100(traffic).finished, on_h100(traffic).engines, on_h100(traffic).running) == (90.0, 2, 4.0)
+    assert await reader.open(tsdb).running_by_pod([CHAT], NOW) == {CHAT: {"chat-0": 2.0, "chat-1": 2.0}}
+
+
+async def test_an_engine_whose_requests_last_longer_than_the_interval_lacks_no_series(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    still = {"request_success_total": constant(5.0), "time_to_first_token_seconds_count": constant(6.0)}
+    Engine(tsdb).scraped(times, generation_tokens_total=steady(30.0), **still)
+    traffic = await reader.observe(tsdb, ready("chat-0"))
+    assert traffic.state is SignalState.FRESH, traffic.detail
 
 
 async def test_engines_scraped_twice_are_named_and_do_not_double_the_load(reader: Reader) -> None:
