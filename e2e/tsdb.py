@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from e2e.cluster import binaries
+from e2e.cluster.toolset import VICTORIA_METRICS
 from e2e.patience import patient
 from e2e.ports import free_port
 from holdfast.domain.cluster import Replica, ReplicaPhase
@@ -30,6 +32,7 @@ SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=36
 LONG_AGO = NOW - 7200.0
 
 Points = Sequence[tuple[float, float]]
+Store = Callable[["Tsdb", Path], contextlib.AbstractContextManager[str]]
 
 
 class Tsdb:
@@ -44,9 +47,18 @@ class Tsdb:
         lines = self._lines.setdefault(name, [])
         lines.extend(f"{name}{{{text}}} {value!r} {at:.3f}" for at, value in points)
 
-    def write(self, folder: Path) -> Path:
+    def complete(self) -> None:
         for engine in self.engines:
             engine.complete()
+
+    def exposed(self) -> str:
+        """All samples as VictoriaMetrics imports them: times are milliseconds."""
+        self.complete()
+        rows = (line.rsplit(" ", 1) for lines in self._lines.values() for line in lines)
+        return "".join(f"{sample} {float(at) * 1000:.0f}\n" for sample, at in rows)
+
+    def write(self, folder: Path) -> Path:
+        self.complete()
         source = folder / "samples.om"
         with source.open("w", encoding="utf-8") as file:
             for lines in self._lines.values():
@@ -171,32 +183,67 @@ def prometheus(data: Path, config: str = "") -> Iterator[str]:
         log.close()
 
 
+@contextlib.contextmanager
+def stored_by_prometheus(tsdb: Tsdb, folder: Path) -> Iterator[str]:
+    """Prometheus with the samples of a test; yields the URL."""
+    with prometheus(tsdb.write(folder)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def victoria_metrics(folder: Path, *flags: str) -> Iterator[str]:
+    """VictoriaMetrics, built at its first use; yields the URL."""
+    binaries.build((VICTORIA_METRICS,))
+    url, log = f"http://127.0.0.1:{free_port()}", folder / "victoria-metrics.log"
+    command = [str(VICTORIA_METRICS.program("victoria-metrics")), f"-httpListenAddr={url.removeprefix('http://')}"]
+    command += [f"-storageDataPath={folder / 'data'}", "-search.maxQueryLen=10MB", *flags]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        _wait_until_ready(url, process, log, "/health")
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def stored_by_victoria_metrics(tsdb: Tsdb, folder: Path) -> Iterator[str]:
+    """VictoriaMetrics with the samples of a test; yields the URL."""
+    with victoria_metrics(folder, "-retentionPeriod=100y") as url:
+        for path, body in (("/api/v1/import/prometheus", tsdb.exposed().encode()), ("/internal/force_flush", b"")):
+            with urllib.request.urlopen(f"{url}{path}", data=body, timeout=patient(30.0)) as answer:
+                assert answer.status < 300
+        yield url
+
+
 def prometheus_address(url: str) -> PrometheusAddress:
     """Where it is, for tests of what it answers: how fast it does is its own affair."""
     return PrometheusAddress(url, timeout_seconds=patient(20.0))
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, path: str = "/-/ready") -> None:
     deadline = time.monotonic() + patient(30.0)
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text(encoding="utf-8")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=patient(1.0)):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}{path}", timeout=patient(1.0)):
             return
         time.sleep(0.05)
-    raise AssertionError("prometheus did not become ready: " + log.read_text(encoding="utf-8"))
+    raise AssertionError("the store did not become ready: " + log.read_text(encoding="utf-8"))
 
 
 class Reader:
     """Asks the adapter about the samples of one test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Store = stored_by_prometheus) -> None:
         self._folder = folder
+        self._store = store
         self._stack = contextlib.ExitStack()
         self.source: PrometheusSource | None = None
 
     def open(self, tsdb: Tsdb) -> PrometheusSource:
         if self.source is None:
-            url = self._stack.enter_context(prometheus(tsdb.write(self._folder)))
+            url = self._stack.enter_context(self._store(tsdb, self._folder))
             self.source = PrometheusSource(prometheus_address(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
         return self.source
 
@@ -244,7 +291,7 @@ def _exported(family: str, engine: str, requests: int) -> str:
     lines = [f"# TYPE vllm:{family} histogram"]
     for edge, share in edges.items():
         lines.append(
-            f'vllm:{family}_bucket{{{engine},le="{"+Inf" if edge == math.inf else edge}"}} {requests * share!r}'
+            f'vllm:{family}_bucket{{{engine},le="{"+Inf" if edge == math.inf else edge}"}} {requests * share:.0f}'
         )
     lines += [
         f"vllm:{family}_count{{{engine}}} {requests}",
@@ -254,7 +301,7 @@ def _exported(family: str, engine: str, requests: int) -> str:
 
 
 class Exporter:
-    """An engine's /metrics, alive: one request finishes every tenth of a second."""
+    """An engine's /metrics, alive: ten requests finish every second, so that their shares are whole numbers."""
 
     def __init__(self) -> None:
         self.born_at = time.time()
@@ -276,7 +323,7 @@ class Exporter:
 
     def text(self) -> str:
         engine = 'engine="0",model_name="m"'
-        finished = int(10 * (time.time() - self.born_at))
+        finished = 10 * int(time.time() - self.born_at)
         told = (
             f"vllm:num_requests_running{{{engine}}} 1\nvllm:num_requests_waiting{{{engine}}} 0\n"
             f'vllm:request_success_total{{{engine},finished_reason="stop"}} {finished}\n'

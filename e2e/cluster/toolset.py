@@ -114,6 +114,13 @@ HELM = Tool(
     variables={"helm.sh/helm/v4/internal/version.version": "v{version}"},
 )
 KWOK = Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, 90, source=TOOLS_FOLDER / "kwok")
+VICTORIA_METRICS = Tool(
+    "victoriametrics",
+    "github.com/VictoriaMetrics/VictoriaMetrics",
+    {"victoria-metrics": "github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics"},
+    40,
+    source=TOOLS_FOLDER / "victoriametrics",
+)
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)
