@@ -45,6 +45,7 @@ UNTRIED = {
     "door.Door.opens": "for an API server that is behind",
     "socketage.is_gone": "for an API server that is behind",
     "ledger.Ledger.rename": "for an API server that is behind",
+    "statlogger.show_beside_all": "for several API servers",
     "leastsquares.stretch": "for an engine that becomes slower or faster",
 }
 """Not called inside vLLM, or all that is left when everything else fails: held by tests of their own."""

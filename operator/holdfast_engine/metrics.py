@@ -53,9 +53,13 @@ class EngineCollector(Collector):
     def reject(self) -> None:
         """Count a request that got a 503 before it reached the engine."""
         self.rejected += 1
-        if self._shared is not None:
+        if self._shared is None:
+            return
+        try:
             self._writer = self._writer or StatsWriter(self._shared / f"holdfast-{os.getpid()}.rejected", 1)
             self._writer.write([self.rejected])
+        except Exception as error:
+            logger.error("holdfast: a refusal is in no count: %s", error)
 
     def _rejected_by_all(self) -> float:
         if self._shared is None:

@@ -86,6 +86,13 @@ def test_each_of_several_api_servers_tells_what_all_of_them_turned_away(
     assert found == [5.0, 5.0, 5.0]
 
 
+def test_a_refusal_that_cannot_be_written_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    identity = Identity("tiny", "0.1.0", "0.32.0")
+    EngineCollector(identity, {0: tmp_path / "engine-0.stats"}, tmp_path / "file").reject()
+    assert "a refusal is in no count" in caplog.text
+
+
 def test_an_engine_without_a_file_is_off_and_counts_nothing(scrape: Scrape) -> None:
     assert scrape.value("plugin_info", version="0.1.0", vllm_version="0.32.0", mode="off") == 1
     assert "requests_arrived" not in scrape.text

@@ -202,6 +202,7 @@ async def test_an_engine_that_may_serve_later_is_asked_again(status: int) -> Non
 
 def test_the_end_of_an_engine_is_told_to_kubernetes(tmp_path: Path) -> None:
     log = tmp_path / "termination-log"
+    log.touch()
     code = (
         f"import sys; sys.path.append({str(Path(MIDDLEWARE.__file__).parent)!r}); import holdfast_middleware as own; "
         f"own.TERMINATION_LOG = {str(log)!r}; own.end_unsupported('/v1/completions answered 404')"

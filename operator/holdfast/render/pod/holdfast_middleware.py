@@ -263,7 +263,7 @@ def end_unsupported(said: str) -> None:
     )
     print("holdfast: " + sentence, file=sys.stderr, flush=True)  # noqa: T201
     try:
-        with open(TERMINATION_LOG, "w") as file:
+        with open(TERMINATION_LOG, "r+") as file:  # the kubelet has made it
             file.write(sentence)
     except OSError:
         pass  # Kubernetes shows the last lines of the log instead
