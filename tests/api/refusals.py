@@ -565,6 +565,7 @@ _ENGINE = (
         "a server per engine", {"engine": {"args": ["--data-parallel-hyb"]}}, "engine.args", "a replica is one pod"
     ),
     Refusal("gRPC", {"engine": {"args": ["--grpc"]}}, "spec.engine.args", "engines serve HTTP"),
+    # C07: kserve/kserve#4025, ROCm/rocm-cli#150
     Refusal("a pooling engine", {"engine": {"args": ["--runner=pooling"]}}, "spec.engine.args", "embeddings, scores"),
     Refusal("one in two words", {"engine": {"args": ["--runner", "pooling"]}}, "engine.args", "generates no text"),
     Refusal("one cut short", {"engine": {"args": ["--runn=pooling"]}}, "spec.engine.args", "generates no text"),
@@ -576,6 +577,7 @@ _ENGINE = (
         "spec.accelerators[0].args",
         "generates no text",
     ),
+    # C08: vllm-project/vllm#44280, SemiAnalysisAI/InferenceX#1634
     Refusal(
         "a frontend in another language",
         {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]}},

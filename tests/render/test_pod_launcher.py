@@ -147,6 +147,7 @@ def test_a_vllm_that_is_too_old_is_refused(image: Image) -> None:
     assert "image unsupported: vLLM 0.8.5 is too old, this operator needs 0.9 or newer" in errors
 
 
+# C08: vllm-project/vllm#44280, SemiAnalysisAI/InferenceX#1634
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
     [

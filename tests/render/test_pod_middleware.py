@@ -184,6 +184,7 @@ async def after_attempts(engine: FakeEngine, number: int) -> Ending:
     return ending
 
 
+# C07: kserve/kserve#4025, ROCm/rocm-cli#150: a probe must be a request that the model can answer
 @pytest.mark.parametrize("status", [400, 404, 405, 501])
 async def test_an_engine_that_generates_no_text_is_ended_and_says_why(status: int) -> None:
     engine = FakeEngine()
