@@ -109,3 +109,11 @@ async def test_only_replicas_that_go_are_marked_and_before_those_marked_earlier(
     costs = {name: api.objects[path]["metadata"]["annotations"].get(DELETION_COST) for name, path in pods.items()}
     assert int(costs["a"]) < int(costs["b"]) < int(costs["d"]) == -4
     assert costs["c"] is None
+
+
+async def test_one_replica_less_of_a_hundred_marks_one_pod() -> None:
+    api, names = api_with(100), [f"pod-{index:02}" for index in range(100)]
+    for name in names:
+        api.put_object(f"/api/v1/namespaces/prod/pods/{name}", {"metadata": {"name": name}})
+    await scale(api, "prod", "chat-h100", observed=100, wanted=99, remove_first=names)
+    assert [path for _, path in api.writes() if "/pods/" in path] == ["/api/v1/namespaces/prod/pods/pod-00"]
