@@ -133,8 +133,9 @@ bench-operator: install ## the operator's speed in small: with 100 services, and
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 100 --constant-seconds 60 --varying-seconds 60
 
-bench-operator-full: install ## the same in full length: with 1,000 services
+bench-operator-full: install ## the same in full length: 5,000 services for the operator alone, 1,000 for the whole stack
 	$(BIN)/python benchmarks/capacity_closed_form.py
+	$(BIN)/python benchmarks/operator_alone.py --services 5000 --replicas 4
 	@$(MAKE) build
 	$(IN_CLUSTER) $(BIN)/python -m benchmarks.scale --services 1000 --replicas 4
 

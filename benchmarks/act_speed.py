@@ -44,7 +44,7 @@ from tests.control.parts import body, decision, parts
 from tests.fakes import FakeApi
 
 SLOW_PERIOD_SECONDS = 60.0
-SIZES = {"min": 4, "max": 8}  # more than any of them needs
+AT_ONCE = 100
 KINDS = {plural: kind for kind, (_, plural) in _KINDS.items() if kind != "Event"}
 
 
@@ -63,22 +63,29 @@ class Quiet:
 
 
 class Cluster:
-    """What the watches show: objects of an API server in memory, and the pods and numbers of a fleet."""
+    """What the watches show: objects of an API server in memory, and the pods and numbers of a fleet.
+
+    Each service has as many replicas as scaling.min says, which is more than it needs.
+    """
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
+        self.replicas = len(fleet.pods[0])
+        sizes = {"min": self.replicas, "max": 2 * self.replicas}
         self.fleet, self.api, self.chance = fleet, FakeApi(), random.Random(seed)
         self.names = [builder.spec.key.name for builder in fleet.names]
         self.nodes = tuple(node(f"n{index}", 64) for index in range(len(self.names) // 8 + 1))
         for name in self.names:
-            self.api.put_object(self._path(name), body(name, scaling=SIZES))
-        self.parts = [parts(LLMService.parse(body(name, scaling=SIZES))) for name in self.names]
+            self.api.put_object(self._path(name), body(name, scaling=sizes))
+        self.parts = [parts(LLMService.parse(body(name, scaling=sizes))) for name in self.names]
         self.quantiles = [self._quantiles() for _ in self.names]
 
     async def create(self, acting: Actuator) -> None:
-        """Bring every service to four replicas."""
-        new = [decision(part, Action.CREATE, h100=4) for part in self.parts]
-        for _ in range(len(self.names) // 50 + 1):
-            await acting.act(self.parts, new, (), self.nodes, NOW - 3600.0)
+        """Create the objects of every service, some services at once."""
+        for first in range(0, len(self.parts), AT_ONCE):
+            some = self.parts[first : first + AT_ONCE]
+            new = [decision(part, Action.CREATE, h100=self.replicas) for part in some]
+            for _ in range(3):  # what one pass has no time for, the next one makes
+                await acting.act(some, new, (), self.nodes, NOW - 3600.0)
         found: dict[str, list[tuple[str, dict[str, Any]]]] = {name: [] for name in self.names}
         for path, shown in self.api.objects.items():
             if kind := KINDS.get(path.split("/")[-2]):
@@ -116,7 +123,7 @@ class Cluster:
         name = part.spec.key.name
         live = tuple(Live.of(kind, shown) for kind, shown in found)
         rendered = next(context.Deployed.read(shown) for kind, shown in found if kind == "Deployment")
-        deployed = ObservedDeployment(Placement("h100", 4, deployment=f"{name}-h100"), rendered=rendered)
+        deployed = ObservedDeployment(Placement("h100", self.replicas, deployment=f"{name}-h100"), rendered=rendered)
         maps = [shown for kind, shown in found if (kind, shown["metadata"]["name"]) == ("ConfigMap", limits_name(name))]
         limits = next((told for told in map(limits_from_config_map, maps) if told), ())
         made = dataclasses.replace(

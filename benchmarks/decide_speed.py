@@ -51,7 +51,7 @@ MOST_SECONDS = 1.0
 class Fleet:
     """Services with their own constant rates, seen through Poisson noise and scraped each at its own moment."""
 
-    def __init__(self, services: int, seed: int, different: bool) -> None:
+    def __init__(self, services: int, seed: int, different: bool, each: int = 4) -> None:
         self.chance = random.Random(seed)
         self.names = [service(f"s{index:05}").with_accelerators(H100, L40S) for index in range(services)]
         self.lengths = [(PROMPT_TOKENS, OUTPUT_TOKENS) for _ in self.names]
@@ -60,7 +60,7 @@ class Fleet:
             self.lengths = [(self._about(PROMPT_TOKENS), self._about(OUTPUT_TOKENS)) for _ in self.names]
         self.rates = [self.chance.uniform(0.5, 40.0) for _ in self.names]
         self.offsets = [self.chance.uniform(0.0, SCRAPE_SECONDS) for _ in self.names]
-        self.pods = [replicas(4) for _ in self.names]
+        self.pods = [replicas(each) for _ in self.names]
         self.shown = [self._counted(index) for index in range(services)]
 
     def snapshot(self, passed: float) -> Snapshot:

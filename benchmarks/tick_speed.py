@@ -52,11 +52,14 @@ _NAMES = re.compile(r'holdfast_service=~"([^"]*)"')
 
 
 class Answers(requests.adapters.BaseAdapter):
-    """Prometheus behind the HTTP client: rows of every service, for those that a query names."""
+    """Prometheus behind the HTTP client: rows of every service, for those that a query names.
 
-    def __init__(self, cluster: Cluster) -> None:
+    With `remembers` it has an hour of history, else none.
+    """
+
+    def __init__(self, cluster: Cluster, remembers: bool = False) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._cluster, self._remembers = cluster, remembers
         self.asked = 0
         self.seconds = 0.0
 
@@ -67,15 +70,14 @@ class Answers(requests.adapters.BaseAdapter):
         form = urllib.parse.parse_qs(str(request.body))
         promql, now = form["query"][0], float(form.get("time", ["0"])[0])
         named = {name for found in _NAMES.findall(promql) for name in found.split("|")}
-        rows = [
-            text
-            for index, name in enumerate(self._cluster.names)
-            if not named or name in named
-            for text in self._rows(promql, index, name, now)
-        ]
-        body = '{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}"
+        asked = [(index, name) for index, name in enumerate(self._cluster.names) if not named or name in named]
         if "query_range" in str(request.url):
-            body = '{"status":"success","data":{"resultType":"matrix","result":[]}}'
+            start, end, step = (float(form[name][0].removesuffix("s")) for name in ("start", "end", "step"))
+            rows = [text for index, name in asked for text in self._past(index, name, start, end, step)]
+            body = '{"status":"success","data":{"resultType":"matrix","result":[' + ",".join(rows) + "]}}"
+        else:
+            rows = [text for index, name in asked for text in self._rows(promql, index, name, now)]
+            body = '{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}"
         response = requests.Response()
         response.status_code, response.url, response.request = 200, str(request.url), request
         response.raw = urllib3.HTTPResponse(io.BytesIO(body.encode()), preload_content=False, status=200)
@@ -83,6 +85,18 @@ class Answers(requests.adapters.BaseAdapter):
         return response
 
     def close(self) -> None: ...
+
+    def _past(self, index: int, name: str, start: float, end: float, step: float) -> Iterator[str]:
+        """Range rows of the history query: requests that finished, and those within each edge."""
+        if not self._remembers:
+            return
+        count = repr(self._cluster.fleet.rates[index] * step)
+        values = ",".join(f'[{start + place * step:.3f},"{count}"]' for place in range(int((end - start) / step) + 1))
+        rows = [{"metric": "request_success_total", "finished_reason": "stop"}]
+        rows += [{"metric": metric, "le": edge} for metric, edges in _EDGES.items() for edge in edges]
+        for row in rows:
+            labels = json.dumps({**row, "holdfast_service": name, "namespace": "prod"}, separators=(",", ":"))
+            yield f'{{"metric":{labels},"values":[{values}]}}'
 
     def _rows(self, promql: str, index: int, name: str, now: float) -> Iterator[str]:
         seen = dict(self._cluster.fleet.shown[index].by_accelerator)["h100"]
