@@ -6,6 +6,9 @@ A service uses one accelerator at a time. Only spot and on-demand nodes of the s
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
@@ -54,10 +57,14 @@ def choose(
     current = _current(memory, spec, considered, groups)
     if current is None or best is current:
         return Choice(best.name, judged_at=now)
-    fit, at_once = _both_fit(spec, best, current, groups), False
-    if _worse(current, best) and not _is_only_replica(spec, current, groups):
-        at_once = best.hindrance[:4] < current.hindrance[:4] or fit or _has_room(spec, best, current, groups)
-        gain, price = best.served - current.served, _price_seconds(current, groups, switch_seconds)
+    ready = Counter({group.accelerator: len(group.ready) for group in groups})
+    serving, fit, at_once = min(ready[current.name], current.allowed), _both_fit(spec, best, current, ready), False
+    # Where scaling.max is 1 and the accelerator in use serves, a switch would begin with an outage.
+    stays = spec.max_replicas < 2 and ready[current.name] and current.belief.feasible and not current.forbidden
+    if _worse(current, best) and not stays:
+        has_room = allowance(spec).more(best.name, {**ready, current.name: serving}) > 0
+        at_once = best.hindrance[:4] < current.hindrance[:4] or fit or has_room
+        gain, price = best.served - current.served, current.served * switch_seconds
     else:
         few = replicas_for(peak_rps, best.belief.rate_rps) > best.most
         if best.full or few or not fit or not is_cheaper(best, current):
@@ -96,30 +103,6 @@ def _worse(current: Option, best: Option) -> bool:
     return best.hindrance < current.hindrance or (best.hindrance == current.hindrance and less)
 
 
-def _is_only_replica(spec: ServiceSpec, current: Option, groups: tuple[Group, ...]) -> bool:
-    """Return whether a switch would begin with an outage: it serves, and scaling.max allows no second replica."""
-    never = current.forbidden or not current.belief.feasible
-    return spec.max_replicas < 2 and not never and bool(group_on(groups, current.name).ready)
-
-
-def _serving(current: Option, groups: tuple[Group, ...]) -> int:
-    """Return the serving replicas of the accelerator in use that the spec still allows."""
-    return min(len(group_on(groups, current.name).ready), current.allowed)
-
-
-def _has_room(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
-    """Return whether a replica of `best` is allowed in addition to all serving replicas."""
-    serving = {group.accelerator: len(group.ready) for group in groups} | {current.name: _serving(current, groups)}
-    return allowance(spec).more(best.name, serving) > 0
-
-
-def _price_seconds(current: Option, groups: tuple[Group, ...], switch_seconds: float) -> float:
-    """Return the price of a switch, in seconds of the whole demand: serving capacity is lost for its duration."""
-    demand, carried = current.demand_rps, _serving(current, groups) * current.belief.rate_rps
-    share = current.served if demand is None or not demand > 0.0 else min(current.served, carried / demand)
-    return share * switch_seconds
-
-
 def is_cheaper(best: Option, current: Option) -> bool:
     """Return whether `best` is clearly cheaper; without prices the rank decides."""
     if best.cost_per_hour is None or current.cost_per_hour is None:
@@ -127,13 +110,13 @@ def is_cheaper(best: Option, current: Option) -> bool:
     return best.cost_per_hour < HYSTERESIS * current.cost_per_hour
 
 
-def _both_fit(spec: ServiceSpec, best: Option, current: Option, groups: tuple[Group, ...]) -> bool:
+def _both_fit(spec: ServiceSpec, best: Option, current: Option, ready: Mapping[str, int]) -> bool:
     """Return whether the serving replicas and the replicas of `best` are allowed at the same time.
 
     Replicas that continue to serve as part of a pair are counted once.
     """
     both, stays = best.parts_of(min(best.replicas, best.allowed)), best.pair is not None or current.pair is not None
     for name in current.parts_of(current.replicas):
-        new, old = both.get(name, 0), len(group_on(groups, name).ready)
+        new, old = both.get(name, 0), ready.get(name, 0)
         both[name] = max(new, old) if stays else new + old
     return allowance(spec).takes(both)
