@@ -7,6 +7,7 @@ after the target that came for it serves. The last replica that serves stays.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,9 +38,9 @@ class Migration:
     stand_ins_only: bool = False
 
     @property
-    def serving(self) -> dict[str, int]:
+    def serving(self) -> Counter[str]:
         """Targets that serve."""
-        return {group.accelerator: len(group.ready) for group in self.targets}
+        return Counter({group.accelerator: len(group.ready) for group in self.targets})
 
     @property
     def lacking(self) -> int:
@@ -50,7 +51,7 @@ class Migration:
     def in_turn(self) -> list[str]:
         """The accelerators that lack targets, in the order in which these start: first where none fails to."""
         failing = {group.accelerator for group in self.targets if group.useless}
-        lacking = [name for name, count in self.goal.items() if count > self.serving.get(name, 0)]
+        lacking = [name for name, count in self.goal.items() if count > self.serving[name]]
         return sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
 
     @property
@@ -74,8 +75,8 @@ class Migration:
 
     def has_room(self, kept: Mapping[str, int]) -> bool:
         """Return whether another target may run beside so many sources and the targets that there are."""
-        there = {group.accelerator: group.size for group in self.targets}
-        return any(self.allowance.more(name, added(kept, there)) > 0 for name in self.in_turn)
+        there = Counter(kept) + Counter({group.accelerator: group.size for group in self.targets})
+        return any(self.allowance.more(name, there) > 0 for name in self.in_turn)
 
     def may_go(self, kept: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
         """Return whether the service still serves, or must stop for a moment to move at all."""
@@ -124,14 +125,14 @@ def _missed(migration: Migration, kept: Mapping[str, int], fewer: Mapping[str, i
 def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes: sources that stay, targets that serve, and as many more targets as may run beside them."""
     allowed = _for_the_first(migration, kept)
-    own = {name: min(count, migration.serving.get(name, 0)) for name, count in migration.goal.items()}
-    requested = {group.accelerator: group.size for group in migration.targets}
-    order = [*migration.in_turn, *(name for name in migration.goal if name not in migration.in_turn)]
-    for most in (requested, migration.goal):
+    goal, sizes = Counter(migration.goal), Counter(kept) + (migration.serving & Counter(migration.goal))
+    requested = goal & Counter({group.accelerator: group.size for group in migration.targets})
+    order = [*migration.in_turn, *(name for name in goal if name not in migration.in_turn)]
+    for most in (requested, goal):
         for name in order:
-            more = min(migration.goal[name], most.get(name, 0)) - own[name]
-            own[name] += max(0, min(more, allowed.more(name, added(kept, own))))
-    return added(kept, own)
+            more = most[name] + kept.get(name, 0) - sizes[name]
+            sizes[name] += max(0, min(more, allowed.more(name, sizes)))
+    return sizes
 
 
 def _for_the_first(migration: Migration, kept: Mapping[str, int]) -> Allowance:
@@ -142,8 +143,3 @@ def _for_the_first(migration: Migration, kept: Mapping[str, int]) -> Allowance:
         return allowed
     first = min(allowed.price(name) for name in names)
     return replace(allowed, dollars_per_hour=max(allowed.dollars_per_hour, allowed.cost(kept) + first))
-
-
-def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums by accelerator."""
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**other, **one}}

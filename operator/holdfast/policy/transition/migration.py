@@ -105,20 +105,15 @@ def _freed_slot(view: View, migration: Migration, kept: Mapping[str, int]) -> di
     coming = any(group.coming for group in migration.targets)
     if not migration.lacking or coming or any(group.draining for group in view.groups):
         return dict(kept)
+    short = {group.accelerator for group in migration.targets if group.short}
+    waiting = [option for option in view.considered if option.name in short]
     for group in migration.sources:
-        name, ready = group.accelerator, len(group.ready)
-        fewer = {**kept, name: min(kept[name], ready - 1)}
-        if name in migration.forbidden and ready and migration.served_with(fewer) and _frees(view, migration, group):
+        name, homes = group.accelerator, frozenset([replica.node for replica in group.ready])
+        fewer = {**kept, name: min(kept[name], len(group.ready) - 1)}
+        frees = any(homes <= option.room.names and _uses_slots(view, option, homes) for option in waiting)
+        if name in migration.forbidden and group.ready and frees and migration.served_with(fewer):
             return fewer
     return dict(kept)
-
-
-def _frees(view: View, migration: Migration, source: Group) -> bool:
-    """Whether all replicas of a source are on nodes where targets wait in vain and would use a slot."""
-    short = {group.accelerator for group in migration.targets if group.short}
-    homes = frozenset([replica.node for replica in source.ready])
-    waiting = [each for each in view.considered if each.name in short and _uses_slots(view, each, homes)]
-    return any(homes <= option.room.names for option in waiting)
 
 
 def _uses_slots(view: View, option: Option, homes: frozenset[str]) -> bool:

@@ -40,13 +40,12 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
     if pair is None:
         return {name: after}
     own, other = view.group_of(name), view.group_of(pair.accelerator)
-    gone = view.leaving
+    gone, there = view.leaving, pair.share(after)
     if gone and after == proposal.before - gone.total():
         there = min(other.baseline, pair.most) - gone[pair.accelerator]
-        return {name: after - there, pair.accelerator: there}
-    if after == proposal.before and not all(group.observed for group in view.groups):
-        return {name: own.baseline, pair.accelerator: after - own.baseline}
-    return view.chosen.parts_of(after)
+    elif after == proposal.before and not all(group.observed for group in view.groups):
+        there = after - own.baseline
+    return {name: after - there, pair.accelerator: there}
 
 
 def _held_back(view: View, wanted: int, stay: int, after: int) -> tuple[Bound, ...]:
