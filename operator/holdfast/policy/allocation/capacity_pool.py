@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 
 from holdfast.domain.cluster import GpuCap
-from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.value import value
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.placement.node_inventory import Inventory
@@ -30,6 +30,10 @@ class CapacityPool:
     paired: int = 0
     waits: bool = False
     cap: GpuCap | None = None
+
+    @property
+    def keys(self) -> frozenset[ServiceKey]:
+        return frozenset([request.key for request in self.requests])
 
     @property
     def wanted(self) -> int:

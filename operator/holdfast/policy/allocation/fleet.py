@@ -55,7 +55,7 @@ def allocate(
     known = _watched(fleet.shortages, contested, now, settings)
     active = {shortage.of for shortage in known if now < shortage.until}
     scarce = [pool for pool in contested if any(_selector(request) in active for request in pool.requests)]
-    inner = [pool for pool in tight if pool not in scarce and any(_is_within(pool, wider) for wider in scarce)]
+    inner = [pool for pool in tight if pool not in scarce and any(pool.keys <= wider.keys for wider in scarce)]
     scarce += capped
     sharing = share([*scarce, *inner], requests, inventory)
     allocated = {**sharing.replicas, **dict.fromkeys(sharing.moved, 0)}
@@ -92,8 +92,8 @@ def _promised(
 
 def _contested(tight: list[CapacityPool]) -> list[CapacityPool]:
     """Leave out those of a service that is alone there: what it waits for is taken from nobody."""
-    keys = {request.key for pool in tight if len(pool.requests) > 1 or pool.paired for request in pool.requests}
-    return [pool for pool in tight if any(request.key in keys for request in pool.requests)]
+    keys = frozenset[ServiceKey]().union(*(pool.keys for pool in tight if len(pool.requests) > 1 or pool.paired))
+    return [pool for pool in tight if pool.keys & keys]
 
 
 def _housed(requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory) -> dict[ServiceKey, CapacityRequest]:
@@ -105,10 +105,6 @@ def _housed(requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory
         if names and most < request.least:
             found[key] = replace(request, least=most)
     return found
-
-
-def _is_within(pool: CapacityPool, wider: CapacityPool) -> bool:
-    return {request.key for request in pool.requests} <= {request.key for request in wider.requests}
 
 
 def _fills(pool: CapacityPool, request: CapacityRequest, allocated: Mapping[ServiceKey, int]) -> bool:
@@ -153,7 +149,7 @@ def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int])
         for request in sorted(pool.requests, key=lambda request: (-request.priority, request.key)):
             if allocated[request.key]:
                 holders[request.key.namespace].append(request)
-        found.update(dict.fromkeys((request.key for request in pool.requests), holders))
+        found.update(dict.fromkeys(pool.keys, holders))
     return found
 
 

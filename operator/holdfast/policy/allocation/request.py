@@ -86,21 +86,17 @@ def _handed_over(view: View) -> Mapping[str, int]:
     service stays until a target serves, which has to find a slot of its own.
     """
     names, found = view.chosen.room.names, dict[str, int]()
-    for group in view.others:
-        if group.placed and group.accelerator not in view.paired and _is_alike(view, group):
-            pods = [pod for pod in view.service.replicas if pod.accelerator == group.accelerator]
-            found[group.accelerator] = sum(pod.node in names for pod in pods)
+    forbidden = (group.accelerator for group in view.others if group.placed and view.is_forbidden(group))
+    for name in forbidden:
+        old = view.option(name)
+        if old and name not in view.paired and _slot(old) == _slot(view.chosen) and old.room.names <= names:
+            found[name] = sum(pod.node in names for pod in view.service.replicas if pod.accelerator == name)
     there = view.own.placed - view.own.draining + sum(found.values())
     return {} if there < 2 <= view.spec.max_replicas else found
 
 
-def _is_alike(view: View, group: Group) -> bool:
-    option, chosen = view.option(group.accelerator), view.chosen
-    if option is None or not view.is_forbidden(group):
-        return False
-    old, new = option.belief.option, chosen.belief.option
-    alike = (old.resource, old.gpus_per_replica) == (new.resource, new.gpus_per_replica)
-    return alike and option.room.names <= chosen.room.names
+def _slot(option: Option) -> tuple[str, int]:
+    return option.belief.option.resource, option.belief.option.gpus_per_replica
 
 
 def _allowed(view: View, group: Group, want: int) -> int:

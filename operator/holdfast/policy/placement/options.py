@@ -122,7 +122,9 @@ def describe_options(
     for index, alone in enumerate(beliefs):
         pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
         belief = _limited_by_pair(alone, beliefs, pair)
-        replicas = _replicas(spec, belief, demand_rps, fallback)
+        replicas = min(max(fallback, spec.min_replicas), spec.max_replicas)
+        if demand_rps is not None and belief.sized:
+            replicas = max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
         group = group_on(groups, belief.option.name)
         backoff = backoffs.active(belief.option.name, now)
         room = inventory.room(belief.option)
@@ -165,13 +167,6 @@ def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | N
         return belief
     other = next((other for other in beliefs if other.option.name == pair.accelerator), None)
     return belief if other is None or not other.feasible else replace(belief, pair_rps=other.rate_rps)
-
-
-def _replicas(spec: ServiceSpec, belief: Belief, demand_rps: float | None, fallback: int) -> int:
-    """Return the replicas that the demand needs, at least scaling.min."""
-    if demand_rps is None or not belief.sized:
-        return min(max(fallback, spec.min_replicas), spec.max_replicas)
-    return max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
 
 
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:
