@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.domain.service import ServiceKey
@@ -93,7 +93,8 @@ class HistoryRestore:
         if known is not None and (known.learned or known.request.slo == request.slo):
             return known  # under another SLO, other requests were good
         born_at, started_at = request.born_at, self._started_at
-        return _Restore(request, learned=born_at is not None and started_at is not None and born_at >= started_at)
+        lasting = replace(request, replicas=())  # histories are read by name; replicas would be retained for ever
+        return _Restore(lasting, learned=born_at is not None and started_at is not None and born_at >= started_at)
 
     async def _read(self, due: Sequence[_Restore]) -> None:
         for portion in _portions(due[:_MOST_PER_TICK]):
