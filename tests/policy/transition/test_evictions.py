@@ -72,6 +72,7 @@ def test_the_only_replica_of_a_drained_node_goes_after_its_successor_serves() ->
     assert not world.cordoned & {pod.name for pod in world.pods}
     assert world.replicas() == 1
     assert [change[1:] for change in world.changes(at)] == [("ScaleUp", 2), ("ScaleDown", 1)]
+    assert {decision.max_unavailable for when, decision in world.decisions if when >= at} == {0}
 
 
 def test_a_cordon_without_a_drain_moves_the_replica_as_well_and_says_why() -> None:

@@ -18,7 +18,7 @@ def max_unavailable(view: View, decided: int) -> int:
     serving = [replica for group in view.groups for replica in group.ready]
     closing = view.learned.closing
     comes = closing is not None and view.now < closing.until and (view.starting or decided > view.size)
-    if closing is not None and not comes:
+    if closing is not None and not comes and not view.going_to_let_go:
         return 1 + max(0, view.size - len(serving))
     last = min(len(serving), decided) == 1 and not any(_is_spot(view, each.accelerator) for each in serving)
     return 0 if last else 1

@@ -69,16 +69,14 @@ def targets_of(view: View, sizes: Mapping[str, int]) -> tuple[PlacementTarget, .
 
 
 def _target(view: View, group: Group, replicas: int) -> PlacementTarget:
-    fewer = replicas < group.size
+    fewer, going = replicas < group.size, tuple(replica for replica in group.ready if replica.closing)
     wanted = frozenset() if group.accelerator == view.chosen.name else view.chosen.room.names
     return PlacementTarget(
         accelerator=group.accelerator,
         replicas=replicas,
         observed_replicas=group.size if group.exists else None,
         remove_first=removal_order(group, wanted) if fewer else (),
-        lost=tuple(each.name for each in (*group.ailing, *group.ready) if each in group.ailing or each.closing)
-        if fewer
-        else (),
+        lost=tuple(each.name for each in (*group.ailing, *going) if fewer),
     )
 
 
