@@ -10,9 +10,11 @@ Source: docs/designs/0017-control-law.md, docs/designs/0009-one-forecast.md.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
@@ -181,8 +183,7 @@ def threshold(seconds: float, corroborated: bool = False) -> float:
     return normal_quantile(1.0 - (math.sqrt(chance) if corroborated else chance))
 
 
-@value
-class Sums:
+class Sums(NamedTuple):
     """Moments of cells, with times relative to `origin`; they suffice for a regression, and can be subtracted."""
 
     origin: float
@@ -195,21 +196,17 @@ class Sums:
 
     def less(self, other: Sums) -> Sums:
         """Return the sums without the cells of `other`."""
-        return Sums(
-            self.origin,
-            self.cells - other.cells,
-            self.seconds - other.seconds,
-            self.times - other.times,
-            self.squares - other.squares,
-            self.arrivals - other.arrivals,
-            self.products - other.products,
-        )
+        return Sums._make([self.origin, *map(operator.sub, self[1:], other[1:])])
+
+    @property
+    def spread(self) -> float:
+        """Weighted sum of the squared distances of the cells from their centre, seconds³."""
+        return self.squares - self.times**2 / self.seconds
 
     @property
     def slope(self) -> float:
         """Weighted least-squares slope of the rate over time."""
-        spread = self.squares - self.times**2 / self.seconds
-        return (self.products - self.times * self.arrivals / self.seconds) / max(spread, 1e-9)
+        return (self.products - self.times * self.arrivals / self.seconds) / max(self.spread, 1e-9)
 
     def rate_at(self, time: float, slope: float) -> float:
         """Return the rate at a time on the line with this slope through the mean."""
@@ -225,8 +222,7 @@ class Sums:
         if self.cells < SLOPE_CELLS:
             return Line(self.arrivals / self.seconds, 0.0, self.seconds)
         slope = self.slope
-        spread = self.squares - self.times**2 / self.seconds
-        significance = slope * slope * spread * self.seconds / max(noise * self.arrivals, 1e-12)
+        significance = slope * slope * self.spread * self.seconds / max(noise * self.arrivals, 1e-12)
         shrunk = slope * max(0.0, 1.0 - 4.0 / max(significance, 1e-12))
         return Line(self.rate_at(self.origin - ended_ago, shrunk), shrunk, self.seconds)
 
