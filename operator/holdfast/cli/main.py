@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from holdfast.cli.terminal import open_closed, unwritten
 
@@ -39,10 +39,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+def _version() -> str:
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "of a checkout that is not installed"
+
+
 def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of the given commands."""
     parser = _Parser(prog="holdfast", description="Keeps the service-level objectives of LLM services on Kubernetes.")
-    parser.add_argument("--version", action="version", version=f"holdfast {version('holdfast')}")
+    parser.add_argument("--version", action="version", version=f"holdfast {_version()}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for command in commands:
         importlib.import_module(f"holdfast.cli.{command}").add_parser(subparsers)
