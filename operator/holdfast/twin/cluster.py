@@ -293,7 +293,7 @@ class Cluster:
 
     def _add_new(self, service: Service, accelerator: str) -> bool:
         """Create one pod of the new template within size and surge; without free GPUs the surge ends, as rendered."""
-        staying, size = service.staying(accelerator), service.sizes[accelerator]
+        staying, size = service.staying(accelerator), service.sizes.get(accelerator, 0)
         new = len(staying) - len(service.outdated(accelerator))
         if surge := service.surges.get(accelerator, 0):
             free_replicas = self._free[accelerator] // service.option(accelerator).gpus_per_replica
@@ -309,7 +309,7 @@ class Cluster:
     def _remove_old(self, service: Service, accelerator: str) -> bool:
         """Remove one old pod where enough others serve: first those that are not ready, then the youngest."""
         staying, old = service.staying(accelerator), service.outdated(accelerator)
-        least = service.sizes[accelerator] - int(not service.surges.get(accelerator, 0))
+        least = service.sizes.get(accelerator, 0) - int(not service.surges.get(accelerator, 0))
         if not old:
             return False
         starting = sum(pod.engine is None for pod in staying if pod not in old)
