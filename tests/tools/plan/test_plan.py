@@ -265,16 +265,21 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 20_000, "metadata: {name: chat}\nspec: &spec {model: *spec}\n"], ids=["deep", "alias"]
+    ("text", "told"),
+    [
+        ("[" * 20_000, "no valid YAML: "),
+        ("metadata: {name: chat}\nspec: &spec {model: *spec}\n", "invalid LLMService: spec.model"),
+    ],
+    ids=["deep", "alias"],
 )
 def test_a_manifest_without_an_end_is_told_in_one_line(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "endless.yaml"
     path.write_text(text)
     assert main(["plan", "-f", str(path), "--rate", "5", "--prompt-tokens", "5", "--output-tokens", "5"]) == 2
     said = capsys.readouterr().err
-    assert f"{path}: no LLMService: " in said
+    assert f"{path}: {told}" in said
     assert said.count("\n") == 1
 
 

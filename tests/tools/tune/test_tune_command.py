@@ -279,7 +279,7 @@ WAY = ("--limits-file", "limits")
         ((*URL, *WAY, "--slo", "ttft=1s", "--gpu-memory-utilization", "0.9,7"), "give shares from"),
         ((*URL, "--slo", "ttft=1s", "--restart-command", "a 'b"), "quote it"),
         ((*URL, *WAY, "--slo", "ttft=1s", "--requests", "0"), "give a whole number"),
-        (("-f", "/nonexistent.yaml"), "no LLMService"),
+        (("-f", "/nonexistent.yaml"), "cannot be read"),
         (("-f", "x.yaml", *WAY), "need --url"),
         (("-f", "x.yaml", "--summary", "/nonexistent/left"), "--summary needs --url"),
         (("-f", "x.yaml", "--objective", "90%"), "cannot be combined with -f"),
