@@ -38,6 +38,11 @@ class World:
         assert selector not in self.values
         self.values[selector] = " ".join(map(_sample, told, before))
 
+    def add_native(self, name: str, labels: Mapping[str, str], each_scrape: str) -> None:
+        """A native histogram that grows by so much with each scrape, in promtool's words."""
+        text = ", ".join(f'{label}="{told}"' for label, told in labels.items())
+        self.values[f"{name}{{{text}}}"] = f"{each_scrape}+{each_scrape}x{self.minutes * 60 // SCRAPE_SECONDS}"
+
     def operator(self, service: str, **gauges: float | Value) -> None:
         """What the operator exports of a service, as a scrape stores it that does not honour its labels."""
         for name, value in gauges.items():

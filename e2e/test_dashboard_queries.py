@@ -13,6 +13,13 @@ from holdfast.monitoring.rules import recordings
 from holdfast.observe.queries import ACCEPTED, DRAFTS
 
 _MINUTE = 50.0
+HISTOGRAMS = {
+    "time_to_first_token_seconds": "0.5",
+    "request_time_per_output_token_seconds": "0.05",
+    "inter_token_latency_seconds": "0.05",
+    "e2e_request_latency_seconds": "10.0",
+}
+"""Families of histograms, with an edge of each."""
 
 
 @pytest.fixture
@@ -29,6 +36,12 @@ def eventful() -> World:
     world.add("vllm:request_success_total", labels | {"finished_reason": "stop"}, counted(lambda _: 1.0))
     world.told("slo_edge", 1.0, "plain", latency="ttft", le="0.5")
     world.add("holdfast:plugin_info", labels | {"mode": "off"}, lambda _: 1.0)
+    world.service("native")
+    native = world.engine("native")
+    for family in HISTOGRAMS:
+        world.add_native(
+            f"vllm:{family}", native, "{{schema:-53 sum:6 count:15 custom_values:[0.1 1] buckets:[7 7 1]}}"
+        )
     return world
 
 
@@ -75,6 +88,7 @@ def _told(world: World) -> None:
         service_cost_limit_dollars_per_hour=20.0,
         service_cold_start_seconds=900.0,
         service_holding=1.0,
+        service_startup_timeout_seconds=3600.0,
     )
     since = "service_replica_waits_since_timestamp_seconds"
     world.told(since, 1800.0, "chat", accelerator="h100", state="unschedulable")
@@ -99,12 +113,7 @@ def _told(world: World) -> None:
 
 def _engine(world: World, labels: dict[str, str]) -> None:
     """What vLLM and the plugin export beside verdicts."""
-    for family, edge in (
-        ("time_to_first_token_seconds", "0.5"),
-        ("request_time_per_output_token_seconds", "0.05"),
-        ("inter_token_latency_seconds", "0.05"),
-        ("e2e_request_latency_seconds", "10.0"),
-    ):
+    for family, edge in HISTOGRAMS.items():
         for le in (edge, "+Inf"):
             world.add(f"vllm:{family}_bucket", labels | {"le": le}, counted(lambda _: 10.0))
     for reason in ("stop", "error"):

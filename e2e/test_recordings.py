@@ -59,9 +59,8 @@ def test_of_native_histograms_percentiles_are_recorded_and_no_verdict_is_made_up
     labels = world.engine("plain")
     world.add("vllm:request_success_total", labels | {"finished_reason": "stop"}, counted(lambda _: 10.0))
     each = "{{schema:-53 sum:60 count:150 custom_values:[0.1 0.5 1] buckets:[75 60 15]}}"
-    text = ", ".join(f'{label}="{value}"' for label, value in labels.items())
     for family in ("time_to_first_token_seconds", "request_time_per_output_token_seconds"):
-        world.values[f"vllm:{family}{{{text}}}"] = f"{each}+{each}x320"
+        world.add_native(f"vllm:{family}", labels, each)
     for latency in ("ttft", "tpot"):
         world.told("slo_edge", 1.0, "plain", latency=latency, le="0.5")
     world.expect(20.0, f"max ({series.of(series.QUANTILES[0][1], latency='ttft')})", ("{}", 0.1))
