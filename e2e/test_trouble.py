@@ -43,7 +43,6 @@ def services(operator: None, place: Kubectl) -> Iterator[Kubectl]:
             _with_accelerators("waiting", {"name": "h100", "nodeSelector": _ANY_NODE, "resource": _RARE_GPU}, _L40S),
             stack.small_service("taken"),
             stack.small_service("pinned"),
-            {**(bounded := stack.small_service("bounded")), "spec": {**bounded["spec"], "replicas": 2}},
             {**(watched := stack.small_service("watched")), "spec": {**watched["spec"], "mode": "Recommend"}},
         ]
     )
@@ -152,18 +151,12 @@ def test_a_pod_that_never_becomes_ready_gives_way_to_the_next_accelerator(pod_be
     assert any(event["reason"] == "AcceleratorUnavailable" for event in _events(services, "crashing"))
 
 
-def test_a_quota_below_what_runs_lowers_a_size_that_is_no_minimum_and_is_named(
-    pod_beside: Json, services: Kubectl
-) -> None:
-    services.wait_for("llms", "bounded", lambda found: _ready(found) == 2, _READY_SECONDS, "two replicas")
-    hard = {"hard": {f"requests.{nodes.GPU}": 1}}
-    services.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": hard})
-    services.patch("llms", "bounded", {"spec": {"replicas": None}})
-    told = services.wait_for("llms", "bounded", _is_capped, _TOLD_SECONDS, "the quota in a condition")
-    message = condition(told, "CapacityAvailable")["message"]
-    assert f"ResourceQuota gpus allows namespace {services.namespace} 1 {nodes.GPU};" in message
-    services.wait_for("llms", "bounded", lambda found: _ready(found) == 1, _READY_SECONDS, "its minimum")
-    services.delete("resourcequota", "gpus")
+def test_quotas_may_be_read_with_the_rights_of_the_chart(pod_beside: Json, services: Kubectl) -> None:
+    """What they do to sizes is told in tests/policy/allocation/test_caps_of_namespaces.py."""
+    user = f"--as=system:serviceaccount:{stack.NAMESPACE}:holdfast"
+    for verb in ("get", "list", "watch"):
+        assert services.run("auth", "can-i", verb, "resourcequotas", user).strip() == "yes"
+    assert "ResourceQuotas cannot be read" not in stack.operator_logs()
 
 
 def test_a_size_no_longer_pinned_follows_the_load_again(pod_beside: Json, services: Kubectl) -> None:
@@ -241,10 +234,6 @@ def _ready(found: Json) -> int:
 
 def _reason(found: Json, kind: str) -> str:
     return str(condition(found, kind).get("reason", ""))
-
-
-def _is_capped(found: Json) -> bool:
-    return _reason(found, "CapacityAvailable") == "CapacityLimited"
 
 
 def _is_observed(found: Json) -> bool:
