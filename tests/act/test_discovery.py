@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.act.discovery import may_read_quotas, missing, our_own_api, readable
+from holdfast.act.discovery import may_read_devices, may_read_quotas, missing, our_own_api, readable
 from tests.fakes import FakeApi
 
 OURS = "/apis/holdfast.dev/v1alpha1"
@@ -83,3 +83,18 @@ async def test_quotas_are_unknown_where_they_may_not_be_read_in_each_namespace(
     assert not await may_read_quotas(Api(), ["a", "b"])
     assert not await may_read_quotas(Api(), [])
     assert "ResourceQuotas cannot be read (403: forbidden), so they bound no size in advance; grant" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "told"), [(None, ""), (404, ""), (403, "resourceslices cannot be read (403: no)")])
+async def test_devices_are_watched_where_the_api_exists_and_may_be_read(
+    status: int | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Api(FakeApi):
+        async def request(self, method: str, path: str, **rest: Any) -> dict[str, Any]:
+            if status is not None:
+                raise ApiError(status, "no")
+            return {"items": []}
+
+    assert await may_read_devices(Api()) is (status is None)
+    assert told in caplog.text
+    assert bool(caplog.records) is bool(told)

@@ -298,6 +298,8 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     made = {"get", "list", "watch", "create", "patch"}
     assert granted_to_the_operator() == {
         ("", "nodes"): {"list", "watch"},
+        ("resource.k8s.io", "resourceslices"): {"list", "watch"},
+        ("resource.k8s.io", "deviceclasses"): {"list", "watch"},
         ("", "pods"): {"list", "watch", "patch"},
         ("", "events"): {"create"},
         ("", "resourcequotas"): {"get", "list", "watch"},
@@ -353,7 +355,8 @@ def test_every_kind_that_is_watched_may_be_watched() -> None:
 def test_watching_namespaces_needs_no_cluster_wide_write() -> None:
     objects = render({**TRIAL, "watchNamespaces": ["a", "b"]})
     cluster_wide = only(objects, "ClusterRole")["rules"]
-    assert cluster_wide == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    assert {verb for rule in cluster_wide for verb in rule["verbs"]} == {"list", "watch"}
+    assert [rule["resources"] for rule in cluster_wide] == [["nodes"], ["resourceslices", "deviceclasses"]]
     homes = {item["metadata"]["namespace"] for item in objects if item["kind"] == "Role"}
     assert homes == {"a", "b", NAMESPACE}
     everywhere = only(render(URL), "ClusterRole")["rules"]
@@ -362,7 +365,7 @@ def test_watching_namespaces_needs_no_cluster_wide_write() -> None:
         for i in objects
         if i["kind"] == "Role" and i["metadata"] == {**i["metadata"], "name": "holdfast", "namespace": "a"}
     )
-    assert role["rules"] == everywhere[1:]
+    assert role["rules"] == everywhere[2:]
     config = yaml.safe_load(only(objects, "ConfigMap", "holdfast-prometheus")["data"]["prometheus.yaml"])
     discovery = config["scrape_configs"][0]["kubernetes_sd_configs"][0]
     assert discovery["namespaces"] == {"names": ["a", "b", NAMESPACE]}

@@ -12,6 +12,7 @@ from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 _LOG = logging.getLogger(__name__)
 _POD_MONITORS = "/apis/monitoring.coreos.com/v1"
+_DEVICES = "/apis/resource.k8s.io/v1"
 _OURS = f"/apis/{GROUP}/{VERSION}"
 
 
@@ -30,6 +31,23 @@ async def has_benchmarks(api: ApiPort) -> bool:
             GROUP,
         )
     return found
+
+
+async def may_read_devices(api: ApiPort) -> bool:
+    """Return whether the cluster has ResourceSlices and DeviceClasses, and both may be listed."""
+    for plural in ("resourceslices", "deviceclasses"):
+        try:
+            await api.request("GET", f"{_DEVICES}/{plural}", query={"limit": "1"})
+        except ApiError as error:
+            if error.status != 404:
+                _LOG.warning(
+                    "%s cannot be read (%s), so GPUs of DRA drivers are not counted; grant list and watch on it (the "
+                    "chart does) and restart",
+                    plural,
+                    error,
+                )
+            return False
+    return True
 
 
 async def our_own_api(api: ApiPort, every_seconds: float = 5.0) -> None:

@@ -23,6 +23,7 @@ from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
+from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.engines import EnginePod, engine_from_pod, limits_from_config_map
 from holdfast.observe.loading import LoadingPod, loading_from_pod
@@ -199,8 +200,12 @@ class ClusterView:
     """Reads kopf's indices; empty until kopf has filled them."""
 
     def __init__(
-        self, allowed: Collection[str] = NO_PRIVILEGES, max_priorities: Mapping[str, int] = MappingProxyType({})
+        self,
+        allowed: Collection[str] = NO_PRIVILEGES,
+        max_priorities: Mapping[str, int] = MappingProxyType({}),
+        devices: DeviceResources | None = None,
     ) -> None:
+        self._devices = devices or DeviceResources()
         self._allowed = allowed
         self._max_priorities = max_priorities
         self._watched: frozenset[str] = frozenset()
@@ -337,7 +342,8 @@ class ClusterView:
             for pod in pods:
                 for name, amount in pod.gpus if pod.replica.node else ():
                     used[pod.replica.node][name] += amount
-        return mapping.with_usage((node for nodes in list(self._nodes.values()) for node in nodes), used)
+        nodes = (node for nodes in list(self._nodes.values()) for node in nodes)
+        return mapping.with_usage(self._devices.added_to(nodes), used)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
         """Return every LLMBenchmark, oldest first."""

@@ -17,7 +17,15 @@ import kopf
 
 from holdfast import policy
 from holdfast.act.api import KubernetesApi, NoCluster, connect
-from holdfast.act.discovery import has_benchmarks, has_pod_monitors, may_read_quotas, missing, our_own_api, readable
+from holdfast.act.discovery import (
+    has_benchmarks,
+    has_pod_monitors,
+    may_read_devices,
+    may_read_quotas,
+    missing,
+    our_own_api,
+    readable,
+)
 from holdfast.api.tenants import ALL_OTHERS
 from holdfast.control import handlers
 from holdfast.control.actuator import Actuator
@@ -28,6 +36,7 @@ from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
 from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
 from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.page import server as page
@@ -98,7 +107,11 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
     ):
         elector, render_settings = _elector(settings, api), _render_settings(settings)
         control_loop = Loop(
-            cluster=(indices := observed.ClusterView(settings.allow_template, settings.max_priorities)),
+            cluster=(
+                indices := observed.ClusterView(
+                    settings.allow_template, settings.max_priorities, devices := DeviceResources()
+                )
+            ),
             caps=(caps := GpuCaps(settings.namespace_shares)),
             metrics=metrics,
             actuator=Actuator(
@@ -135,7 +148,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             tasks.create_task(_after(synced, control_loop))
             tasks.create_task(_settle_memory(synced))
             tasks.create_task(_take_signals_back(watching, stop_on_signals))
-            await _watch(settings, api, indices, caps, control_loop, watching, synced)
+            await _watch(settings, api, indices, caps, devices, control_loop, watching, synced)
             raise RuntimeError("the watch of the API server ended")
 
 
@@ -171,6 +184,7 @@ async def _watch(
     api: KubernetesApi,
     indices: observed.ClusterView,
     caps: GpuCaps,
+    devices: DeviceResources,
     control_loop: Loop,
     watching: asyncio.Event,
     synced: asyncio.Event,
@@ -185,6 +199,8 @@ async def _watch(
     namespaces = await _namespaces(settings, api)
     benchmarks = await has_benchmarks(api)
     caps.register(registry, quotas=await may_read_quotas(api, namespaces))
+    if await may_read_devices(api):
+        devices.register(registry)
     indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api), benchmarks=benchmarks)
     handlers.register(registry, wake=control_loop.wake, benchmarks=benchmarks)
     async with asyncio.TaskGroup() as tasks:

@@ -302,7 +302,16 @@ def _capacity_available(view: View, sizes: Sizes) -> Told:
     wanted = sizes.after if pinned is None else pinned
     if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < wanted:
         return None, refused.reason, refused.message
-    return True, Reason.ALL_PLACED, "every desired replica has a node"
+    return True, Reason.ALL_PLACED, f"every desired replica has a node{_uncounted(view)}"
+
+
+def _uncounted(view: View) -> str:
+    """Replicas run, and no node names their resource: DRA drivers whose devices cannot be counted."""
+    option = view.option(view.chosen.name)
+    if option is None or option.room.offering or not any(replica.node for replica in view.group.ready):
+        return ""
+    resource = next(each.resource for each in view.spec.accelerators if each.name == option.name)
+    return f"; free {resource} are unknown, because no node that takes pods offers any"
 
 
 def _shortage(view: View, accelerator: str) -> Reason:
