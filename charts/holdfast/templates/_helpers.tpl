@@ -47,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{- /* Labels of one object, with those that its own values add: of both, the nearer one counts. */ -}}
+{{- /* Labels of one object. Labels from its own values override all others of the same name. */ -}}
 {{- define "holdfast.labelsWith" -}}
 {{- toYaml (merge (dict) (.more | default dict) (include "holdfast.labels" .root | fromYaml)) -}}
 {{- end }}

@@ -38,7 +38,7 @@ KV_TOKENS = 100_000
 
 
 def plausible_tables() -> Iterator[tuple[StepTable, StepLaw, ModelShape, AcceleratorShape]]:
-    """The shipped tables of known models, each with the law of its data sheet; without those that are broken."""
+    """The valid shipped tables of known models, each with the law of its data sheet."""
     for (name, system, gpus), table in step_tables().items():
         model = find_model(name)
         accelerator = next((shape for _, shape in ACCELERATORS if shape.system == system), None)

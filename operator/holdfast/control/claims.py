@@ -94,7 +94,7 @@ def _waits(replica: Replica, now: float) -> bool:
 
 
 def _claims(part: ServiceParts, accelerator: str) -> Iterator[str]:
-    """Claims of the pods on an accelerator, also those that a template adds."""
+    """Return the names of all claims that pods on an accelerator mount, including claims from templates."""
     for item in part.deployed:
         if item.placement.accelerator == accelerator and item.rendered is not None:
             for volume in json.loads(item.rendered.template_json)["spec"].get("volumes") or ():

@@ -58,7 +58,7 @@ class EngineFacts:
         return 1.0 + (self.accepted_drafts or 0.0)
 
     def updated(self, new: EngineFacts | None) -> EngineFacts:
-        """Return these facts, replaced by those that engines report now. A fact that no engine reports stays.
+        """Return these facts, updated with the facts that engines report now. A fact that no engine reports stays.
 
         The acceptance of drafts always varies a little. A small change (`SAME_ACCEPTANCE`) does not replace it.
         """

@@ -28,7 +28,7 @@ def _others_use(keys: Collection[ServiceKey], cap: GpuCap, services: Iterable[Se
 
 
 def _held(service: ServiceSnapshot, resource: str) -> int:
-    """GPUs of its pods, and of those that its Deployments are about to make: a quota counts them before we see them."""
+    """Count the GPUs of existing pods and of pods that Deployments are about to create: a quota counts both."""
     pods = Counter(replica.accelerator for replica in service.replicas)
     sizes = {placement.accelerator: placement.replicas for placement in service.placements}
     return sum(

@@ -98,7 +98,7 @@ class EnginePrior:
         return self.pipeline * self.data
 
     def limits(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> BatchLimits:
-        """The limits of this engine by those that vLLM was started with, None for its defaults."""
+        """Return the limits of this engine for the limits of the vLLM process; None stands for vLLM's default."""
         sequences = max_num_seqs or self.max_num_seqs_default
         tokens = max_num_batched_tokens or self.max_num_batched_tokens_default
         return BatchLimits(max(1, sequences // self.pipeline), tokens)
