@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
-LINES = [
-    row
-    for table in re.findall(r"^\|.* checked by \|\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    for row in table.splitlines()
-]
+from tests.docs import named_tests
+
+PAGE = named_tests.page("platforms.md")
+LINES = named_tests.rows(PAGE, r"\|.* checked by \|")
 
 
 def test_every_table_of_the_page_says_what_was_checked() -> None:
@@ -32,4 +28,4 @@ def test_each_line_names_a_test_that_exists_or_says_untested(row: str) -> None:
     if checked.startswith("untested"):
         return
     path, name = re.match(r"`([\w/.]+)::(\w+)`", checked).groups()  # type: ignore[union-attr]
-    assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+    assert named_tests.exists(path, name)

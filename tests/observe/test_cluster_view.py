@@ -9,55 +9,28 @@ from typing import Any
 import kopf
 import pytest
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.indexing import OperatorIndexers
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ClusterView
 from holdfast.render import names
+from tests.observe.indexed import Indexed
 from tests.observe.test_engines_told import reading
 from tests.observe.test_mapping import NODE, deployment, pod
 
 CHAT = ServiceKey("prod", "chat")
 
 
-class Cluster:
-    """Objects as they come and go, indexed the way kopf does it, without an API server."""
+class Cluster(Indexed):
+    """What `ClusterView` reads."""
 
     def __init__(self, view: ClusterView | None = None) -> None:
         self.view = view or ClusterView()
-        self._registry = kopf.OperatorRegistry()
         self.settings = kopf.OperatorSettings()
-        self.view.register(self._registry, self.settings)
-        handlers = self._registry._indexing.get_all_handlers()
-        self.indexers = OperatorIndexers()
-        self.indexers.ensure(handlers)
-        self._functions = {str(handler.id): handler.fn for handler in handlers}
-
-    async def start(self) -> None:
-        (startup,) = self._registry._activities.get_all_handlers()
-        await startup.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
-
-    async def put(self, index: str, body: dict[str, Any]) -> None:
-        """An object was added or changed."""
-        await self.show(index, copy.deepcopy(body))
-
-    async def show(self, index: str, body: dict[str, Any]) -> None:
-        """The same with the very body that kopf would hold on to."""
-        result = await self._functions[index](body=kopf.Body(body))  # type: ignore[call-arg, misc]
-        self.indexers[index].replace(self._key(body), result)
-
-    def in_order(self, *indices: str) -> list[str]:
-        """These indices as kopf asks them: in the order in which they were registered."""
-        return [name for name in self._functions if name in indices]
-
-    def remove(self, index: str, body: dict[str, Any]) -> None:
-        """An object was deleted."""
-        self.indexers[index].discard(self._key(body))
-
-    def _key(self, body: dict[str, Any]) -> Any:
-        return body["metadata"].get("namespace"), body["metadata"]["name"], body["metadata"].get("uid")
+        registry = kopf.OperatorRegistry()
+        self.view.register(registry, self.settings)
+        super().__init__(registry)
 
 
 @pytest.fixture

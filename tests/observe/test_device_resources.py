@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import kopf
 import pytest
-from kopf._core.engines.indexing import OperatorIndexers
 
 from holdfast.domain.cluster import NodeOffer
 from holdfast.observe.device_resources import DeviceResources, device_class, device_slice
+from tests.observe.indexed import Indexed
 
 DRIVER, GPU = "gpu.nvidia.com", "nvidia.com/gpu"
 IS_GPU = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
 NODE = NodeOffer("n1", (), ())
 
 
-class World:
-    """Objects as they come and go, without an API server."""
+class World(Indexed):
+    """ResourceSlices and DeviceClasses."""
 
     def __init__(self) -> None:
         self.devices = DeviceResources()
         registry = kopf.OperatorRegistry()
         self.devices.register(registry)
-        (self._startup,) = registry._activities.get_all_handlers()
-        handlers = registry._indexing.get_all_handlers()
-        self.indexers = OperatorIndexers()
-        self.indexers.ensure(handlers)
-        self._functions = {str(handler.id): handler.fn for handler in handlers}
+        super().__init__(registry)
 
-    async def start(self) -> World:
-        await self._startup.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
-        return self
-
-    async def put(self, *bodies: dict[str, Any]) -> World:
+    async def hold(self, *bodies: dict[str, Any]) -> World:
+        """These objects were added or changed."""
         for body in bodies:
-            index = "deviceclasses" if body["kind"] == "DeviceClass" else "resourceslices"
-            result = await self._functions[index](body=kopf.Body(copy.deepcopy(body)))  # type: ignore[call-arg, misc]
-            self.indexers[index].replace((None, body["metadata"]["name"]), result)
+            await self.put("deviceclasses" if body["kind"] == "DeviceClass" else "resourceslices", body)
         return self
 
     def offered(self, node: NodeOffer = NODE) -> dict[str, int]:
@@ -68,31 +58,31 @@ def a_slice(
 
 
 async def test_devices_count_under_the_name_by_which_pods_ask_for_them() -> None:
-    world = await (await World().start()).put(a_class(), a_slice(device("a"), device("b"), device("c", kind="mig")))
+    world = await (await World().start()).hold(a_class(), a_slice(device("a"), device("b"), device("c", kind="mig")))
     assert world.offered() == {GPU: 2}
 
 
 async def test_a_class_without_such_a_name_has_one_of_its_own() -> None:
-    world = await (await World().start()).put(a_class(extendedResourceName=None), a_slice(device()))
+    world = await (await World().start()).hold(a_class(extendedResourceName=None), a_slice(device()))
     assert world.offered() == {"deviceclass.resource.kubernetes.io/gpu": 1}
 
 
 async def test_what_the_node_offers_itself_counts_alone() -> None:
-    world = await (await World().start()).put(a_class(), a_slice(device()))
+    world = await (await World().start()).hold(a_class(), a_slice(device()))
     assert world.offered(NodeOffer("n1", (), ((GPU, 8),))) == {GPU: 8}
 
 
 async def test_other_nodes_and_shared_devices_offer_nothing() -> None:
-    world = await (await World().start()).put(a_class(), a_slice(device(), nodeName="n2"))
-    await world.put(a_slice(device(), name="net", nodeName=None, allNodes=True))
+    world = await (await World().start()).hold(a_class(), a_slice(device(), nodeName="n2"))
+    await world.hold(a_slice(device(), name="net", nodeName=None, allNodes=True))
     assert world.offered() == {}
 
 
 async def test_only_complete_pools_of_the_newest_generation_count() -> None:
-    world = await (await World().start()).put(a_class(), a_slice(device("a"), device("b"), name="old"))
-    await world.put(a_slice(device("a"), name="new-1", generation=2, parts=2))
+    world = await (await World().start()).hold(a_class(), a_slice(device("a"), device("b"), name="old"))
+    await world.hold(a_slice(device("a"), name="new-1", generation=2, parts=2))
     assert world.offered() == {}
-    await world.put(a_slice(device("b"), device("c"), name="new-2", generation=2, parts=2))
+    await world.hold(a_slice(device("b"), device("c"), name="new-2", generation=2, parts=2))
     assert world.offered() == {GPU: 3}
 
 
@@ -104,20 +94,20 @@ async def test_only_complete_pools_of_the_newest_generation_count() -> None:
     ],
 )
 async def test_devices_that_cannot_be_counted_leave_the_node_unknown(spoilt: dict[str, Any]) -> None:
-    world = await (await World().start()).put(a_class(), a_slice(device("a"), device("b", **spoilt)))
+    world = await (await World().start()).hold(a_class(), a_slice(device("a"), device("b", **spoilt)))
     assert world.offered() == {}
 
 
 async def test_devices_that_a_driver_has_tainted_are_left_out() -> None:
     sick = device("b", taints=[{"key": "unhealthy", "effect": "NoExecute"}])
     noted = device("c", taints=[{"key": "warm", "effect": "None"}])
-    world = await (await World().start()).put(a_class(), a_slice(device("a"), sick, noted))
+    world = await (await World().start()).hold(a_class(), a_slice(device("a"), sick, noted))
     assert world.offered() == {GPU: 2}
 
 
 async def test_of_two_classes_with_one_name_the_newer_counts() -> None:
     newer = a_class(f'device.driver == "{DRIVER}"', name="all", created="2026-02-01T00:00:00Z")
-    world = await (await World().start()).put(newer, a_class(), a_slice(device("a"), device("b", kind="mig")))
+    world = await (await World().start()).hold(newer, a_class(), a_slice(device("a"), device("b", kind="mig")))
     assert world.offered() == {GPU: 2}
 
 
@@ -153,5 +143,5 @@ def test_a_slice_without_a_node_is_none(spec: object) -> None:
 
 async def test_a_class_without_selectors_selects_nothing_that_is_known() -> None:
     body = {"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {"extendedResourceName": GPU}}
-    world = await (await World().start()).put(body, a_slice(device()))
+    world = await (await World().start()).hold(body, a_slice(device()))
     assert world.offered() == {}

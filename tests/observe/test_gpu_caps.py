@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import kopf
 import pytest
-from kopf._core.engines.indexing import OperatorIndexers
 
 from holdfast.domain.cluster import GpuCap, Placement, Replica, ReplicaPhase
 from holdfast.domain.gpu_caps import without
 from holdfast.domain.service import ServiceSpec
 from holdfast.observe.gpu_caps import GpuCaps, caps_from_quota, gpus_of_node
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
+from tests.observe.indexed import Indexed
 
 GPU = "nvidia.com/gpu"
 CHAT = service("chat", "team-a").spec
 
 
-class World:
-    """Quotas and nodes as they come and go, without an API server."""
+class World(Indexed):
+    """Quotas and nodes."""
 
     def __init__(self, shares: Mapping[str, Fraction] | None = None, *, quotas: bool = True) -> None:
         self.caps = GpuCaps(shares or {})
         registry = kopf.OperatorRegistry()
         self.caps.register(registry, quotas=quotas)
-        (self._startup,) = registry._activities.get_all_handlers()
-        handlers = registry._indexing.get_all_handlers()
-        self.indexers = OperatorIndexers()
-        self.indexers.ensure(handlers)
-        self._functions = {str(handler.id): handler.fn for handler in handlers}
-
-    async def start(self) -> World:
-        await self._startup.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
-        return self
-
-    async def put(self, index: str, body: dict[str, Any]) -> None:
-        result = await self._functions[index](body=kopf.Body(copy.deepcopy(body)))  # type: ignore[call-arg, misc]
-        self.indexers[index].replace((body["metadata"].get("namespace"), body["metadata"]["name"]), result)
+        super().__init__(registry)
 
     def of(self, *specs: ServiceSpec) -> list[tuple[str, str, int, int | None, str]]:
         return [(cap.namespace, cap.resource, cap.gpus, cap.used, cap.name) for cap in self.caps.of(specs)]
@@ -73,7 +60,7 @@ async def test_a_quota_that_is_deleted_or_edited_bounds_as_it_stands() -> None:
     await world.put("quotas", quota())
     await world.put("quotas", quota(hard="9"))
     assert [gpus for _, _, gpus, *_ in world.of(CHAT)] == [9]
-    world.indexers["quotas"].discard(("team-a", "gpus"))
+    world.remove("quotas", quota())
     assert world.of(CHAT) == []
 
 
