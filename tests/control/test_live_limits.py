@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.api.llmservice import LLMService
-from holdfast.control.live_limits import MOST_WRITES, UNSEEN, LiveLimits
+from holdfast.control.live_limits import UNSEEN, LiveLimits
+from holdfast.control.pod_writes import MOST_WRITES
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.api.llmservice import LLMServiceSpec
-from holdfast.control.loading_pods import MOST_WRITES, LoadingPods
+from holdfast.control.loading_pods import LoadingPods
+from holdfast.control.pod_writes import MOST_WRITES
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.loading import PROTECTIONS, LoadingPod
 from tests.control.parts import parts

@@ -36,9 +36,7 @@ async def has_benchmarks(api: ApiPort) -> bool:
 async def may_read_devices(api: ApiPort) -> bool:
     """Return whether the cluster has ResourceSlices and DeviceClasses, and both may be listed."""
     for plural in ("resourceslices", "deviceclasses"):
-        try:
-            await api.request("GET", f"{_DEVICES}/{plural}", query={"limit": "1"})
-        except ApiError as error:
+        if error := await _refusal(api, f"{_DEVICES}/{plural}"):
             if error.status != 404:
                 _LOG.warning(
                     "%s cannot be read (%s), so GPUs of DRA drivers are not counted; grant list and watch on it (the "
@@ -71,9 +69,7 @@ async def may_read_quotas(api: ApiPort, namespaces: Iterable[str]) -> bool:
     """Return whether ResourceQuotas may be listed, in all of these namespaces or, without any, in the cluster."""
     folders = [f"namespaces/{namespace}/resourcequotas" for namespace in namespaces] or ["resourcequotas"]
     for folder in folders:
-        try:
-            await api.request("GET", f"/api/v1/{folder}", query={"limit": "1"})
-        except ApiError as error:
+        if error := await _refusal(api, f"/api/v1/{folder}"):
             _LOG.warning(
                 "ResourceQuotas cannot be read (%s), so they bound no size in advance; grant get, list and watch on "
                 "resourcequotas (the chart does) and restart",
@@ -104,12 +100,19 @@ async def _is_missing(api: ApiPort, namespace: str, every_seconds: float) -> boo
 
 async def _may_list(api: ApiPort, namespace: str) -> bool:
     try:
-        await api.request("GET", f"{_OURS}/namespaces/{namespace}/{PLURAL}", query={"limit": "1"})
-    except ApiError as error:
-        return error.status != 403
+        error = await _refusal(api, f"{_OURS}/namespaces/{namespace}/{PLURAL}")
     except ApiUnreachable:
         return True  # unknown: assume it is readable
-    return True
+    return error is None or error.status != 403
+
+
+async def _refusal(api: ApiPort, collection: str) -> ApiError | None:
+    """Return why a collection cannot be listed; None where it can."""
+    try:
+        await api.request("GET", collection, query={"limit": "1"})
+    except ApiError as error:
+        return error
+    return None
 
 
 async def _answers(api: ApiPort) -> bool:

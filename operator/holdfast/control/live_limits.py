@@ -7,7 +7,6 @@ for every pod whose annotation differs. Nothing is written while both are correc
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS
-from holdfast.act.limits import tell_engine
+from holdfast.act.pods import apply_metadata
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.control.limits_in_force import (
     NOTHING_APPLIED,
@@ -28,17 +27,18 @@ from holdfast.control.limits_in_force import (
     watch,
 )
 from holdfast.control.limits_version import numbered
+from holdfast.control.pod_writes import write_each
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.engines import EnginePod
+from holdfast.render.names import LIMITS_ANNOTATION
 from holdfast_engine.rules import Limits
 
 _LOG = logging.getLogger(__name__)
-MOST_WRITES = 200
-"""Maximum annotations written in one tick; later ticks write the rest."""
-_CONCURRENCY = 8
+LIMITS = "holdfast-limits"
+"""Field manager of the annotation, which the engine reads as a file within a second."""
 
 UNSEEN = Traffic(SignalState.UNREACHABLE)
 
@@ -115,25 +115,19 @@ class LiveLimits:
         only logged: it is retried later, and meanwhile the pod is reported as not having applied its limits.
         """
         due = sorted((write for part in parts for write in self._due(part, now)), key=lambda write: write.tried_at)
-        slots = asyncio.Semaphore(_CONCURRENCY)
-        writing = [asyncio.create_task(self._tell(slots, write, now)) for write in due[:MOST_WRITES]]
-        try:
-            await asyncio.gather(*writing)
-        finally:
-            for task in writing:
-                task.cancel()
+        await write_each(due, lambda write: self._tell(write, now))
 
-    async def _tell(self, slots: asyncio.Semaphore, write: _Write, now: float) -> None:
+    async def _tell(self, write: _Write, now: float) -> None:
         key, engine, limits = write.key, write.engine, write.limits
-        async with slots:
-            try:
-                await tell_engine(self._api, key.namespace, engine.pod, engine.uid, limits.to_json())
-            except ApiError as refused:
-                if not refused.namespace_ends:
-                    _LOG.warning("%s: writing the limits of pod %s failed: %s", key, engine.pod, refused)
-            else:
-                _LOG.info("%s: limits of version %d written to pods %s", key, limits.version, engine.pod)
-            self._states[key].sent[engine.uid] = (limits, now)
+        metadata = {"annotations": {LIMITS_ANNOTATION: limits.to_json()}}
+        try:
+            await apply_metadata(self._api, key.namespace, engine.pod, engine.uid, LIMITS, metadata)
+        except ApiError as refused:
+            if not refused.namespace_ends:
+                _LOG.warning("%s: writing the limits of pod %s failed: %s", key, engine.pod, refused)
+        else:
+            _LOG.info("%s: limits of version %d written to pods %s", key, limits.version, engine.pod)
+        self._states[key].sent[engine.uid] = (limits, now)
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[_Write]:
         """Pods to write now; the watch has some seconds to show the last write."""

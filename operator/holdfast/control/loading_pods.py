@@ -7,23 +7,22 @@ does not keep its node for ever.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS
-from holdfast.act.marks import mark_pod
+from holdfast.act.pods import apply_metadata
 from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.control.pod_writes import write_each
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.loading import PROTECTIONS, LoadingPod
 from holdfast.render.names import LOADING_LABEL
 
 _LOG = logging.getLogger(__name__)
-MOST_WRITES = 200
-"""Maximum pods written in one tick; later ticks write the rest."""
-_CONCURRENCY = 8
+MARKS = "holdfast-loading"
+"""Field manager of the marks."""
 _REMEMBERED_SECONDS = 24 * 3600.0  # no startup timeout is longer
 
 
@@ -49,17 +48,8 @@ class LoadingPods:
         Raises NotLeading and ApiUnreachable, both of which end the writing. A refused write is logged and retried.
         """
         self._written = {uid: last for uid, last in self._written.items() if now - last.at < _REMEMBERED_SECONDS}
-        due = [(part, pod, marks) for part in parts for pod, marks in self._due(part, now)]
-        slots = asyncio.Semaphore(_CONCURRENCY)
-        writing = [
-            asyncio.create_task(self._write(slots, part.spec.key.namespace, pod, marks, now))
-            for part, pod, marks in due[:MOST_WRITES]
-        ]
-        try:
-            await asyncio.gather(*writing)
-        finally:
-            for task in writing:
-                task.cancel()
+        due = [(part.spec.key.namespace, *pod_marks) for part in parts for pod_marks in self._due(part, now)]
+        await write_each(due, lambda each: self._write(*each, now))
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[tuple[LoadingPod, bool]]:
         """Pods to write now, and whether they are to be marked.
@@ -78,15 +68,14 @@ class LoadingPods:
             if due:
                 yield pod, loads
 
-    async def _write(self, slots: asyncio.Semaphore, namespace: str, pod: LoadingPod, marks: bool, now: float) -> None:
+    async def _write(self, namespace: str, pod: LoadingPod, marks: bool, now: float) -> None:
         annotations = {name: value for name, value in PROTECTIONS.items() if name not in pod.others}
-        labels = {LOADING_LABEL: "true"}
-        given = (labels, annotations) if marks else ({}, {})
-        async with slots:
-            try:
-                await mark_pod(self._api, namespace, pod.pod, pod.uid, *given)
-                self._written[pod.uid] = _Written(marks, now, refused=False)
-            except ApiError as error:
-                if not error.namespace_ends:
-                    _LOG.warning("%s/%s: protecting it while it loads failed: %s", namespace, pod.pod, error)
-                self._written[pod.uid] = _Written(marks, now, refused=True)
+        given = {"labels": {LOADING_LABEL: "true"}, "annotations": annotations}
+        metadata = given if marks else {"labels": {}, "annotations": {}}
+        try:
+            await apply_metadata(self._api, namespace, pod.pod, pod.uid, MARKS, metadata)
+            self._written[pod.uid] = _Written(marks, now, refused=False)
+        except ApiError as error:
+            if not error.namespace_ends:
+                _LOG.warning("%s/%s: protecting it while it loads failed: %s", namespace, pod.pod, error)
+            self._written[pod.uid] = _Written(marks, now, refused=True)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.cluster import QueueLimit, ReplicaPhase, rollout_surge
+from holdfast.domain.cluster import QueueLimit, ReplicaPhase, grown_surge, rollout_surge
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
@@ -294,8 +294,7 @@ def _surge_under_way(
     ):
         return 0
     surge = rolling.rendered.max_surge if rolling.rendered else 0
-    free_replicas = inventory.room(option).free_replicas
-    return max(surge, rollout_surge(rolling.placement.replicas, surge + free_replicas)) if surge else 0
+    return grown_surge(surge, rolling.placement.replicas, inventory.room(option).free_replicas)
 
 
 def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:

@@ -102,6 +102,11 @@ def rollout_surge(replicas: int, free_replicas: int) -> int:
     return max(0, min(-(-replicas // 4), free_replicas))
 
 
+def grown_surge(surge: int, replicas: int, free_replicas: int) -> int:
+    """Return the surge of a rollout under way: it grows with the size, but not from 0, where GPUs were short."""
+    return max(surge, rollout_surge(replicas, surge + free_replicas)) if surge else 0
+
+
 @value
 class NodeOffer:
     """GPUs of each resource that a node offers to new replicas, its labels and its taints."""

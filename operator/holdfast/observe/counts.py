@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from holdfast.observe.histograms import Histogram
+from holdfast.observe.histograms import Histogram, within
 from holdfast.observe.plugins import PluginCounts
 from holdfast.observe.queries import BEGUN, MOST_BEGUN
 
@@ -81,10 +81,10 @@ class Counts:
         Buckets without a count are those of engines whose native histogram was read.
         """
         family = next((name for name in families if self._has(f"{name}_count")), families[0])
-        natives, limit = self.natives.get(family, []), objective_seconds * (1.0 + 1e-9)
-        within = self.within.get(family, {}) if f"{family}_count" in self.counts or not natives else {}
-        classic = max((0.0, *(count for edge, count in within.items() if edge <= limit)))
-        return classic + math.fsum(histogram.within(objective_seconds) for histogram in natives)
+        natives = self.natives.get(family, [])
+        classic = self.within.get(family, {}) if f"{family}_count" in self.counts or not natives else {}
+        native = math.fsum(histogram.within(objective_seconds) for histogram in natives)
+        return within(classic.items(), objective_seconds) + native
 
 
 def number(text: str) -> float:

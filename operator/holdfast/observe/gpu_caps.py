@@ -16,6 +16,7 @@ from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.service import ServiceSpec
 from holdfast.observe import body_pruning
+from holdfast.observe.mapping import extended_resources
 
 _LOG = logging.getLogger(__name__)
 _REQUESTS = "requests."
@@ -47,7 +48,7 @@ def gpus_of_node(node: Object) -> dict[str, int]:
     """Return the extended resources of a node by name; one that is cordoned or does not answer still has them."""
     status = node.get("status") or {}
     amounts = {**(status.get("allocatable") or {}), **(status.get("capacity") or {})}
-    return {name: int(amount) for name, amount in amounts.items() if "/" in name and str(amount).isdecimal()}
+    return extended_resources(amounts)
 
 
 class GpuCaps:

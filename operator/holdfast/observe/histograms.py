@@ -8,7 +8,7 @@ count is the one that the classic series would have.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,17 @@ class Histogram:
 
     def within(self, limit: float) -> float:
         """Return a lower bound on the observations at or below a limit: those up to the largest edge within it."""
-        most = limit * (1.0 + 1e-9)
-        return max((0.0, *(count for edge, count in zip(self.edges, self.cumulative, strict=True) if edge <= most)))
+        return within(zip(self.edges, self.cumulative, strict=True), limit)
+
+
+def is_at_most(edge: float, limit: float) -> bool:
+    """Return whether an edge is at or below a limit; both are decimal fractions that were rounded."""
+    return edge <= limit * (1.0 + 1e-9)
+
+
+def within(counts: Iterable[tuple[float, float]], limit: float) -> float:
+    """Return the largest of these cumulative counts by edge whose edge is at or below the limit, or 0."""
+    return max((0.0, *(count for edge, count in counts if is_at_most(edge, limit))))
 
 
 def read_histogram(told: Any) -> Histogram:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, HeldSample, History, RateSample, abandoned
 from holdfast.observe import queries
+from holdfast.observe.histograms import is_at_most
 from holdfast.observe.samples import Series, usable
 from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 
@@ -128,7 +129,7 @@ def _held_column(row: Series, ttft_seconds: float) -> str:
         return ""
     if edge == math.inf:
         return outcome
-    return f"{outcome} within" if edge <= ttft_seconds * (1.0 + 1e-9) else ""
+    return f"{outcome} within" if is_at_most(edge, ttft_seconds) else ""
 
 
 def _held(at: float, counts: Mapping[str, float]) -> HeldSample:
@@ -183,7 +184,7 @@ def _column(row: Series, slo: Slo) -> str:
     name = queries.TPOT if name == queries.TPOT_BEFORE_0_11 else name
     limit = _limits(slo).get(name, math.inf)
     try:
-        return name if limit is not None and float(row.label("le") or 0.0) <= limit * (1.0 + 1e-9) else ""
+        return name if limit is not None and is_at_most(float(row.label("le") or 0.0), limit) else ""
     except ValueError:
         return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -337,11 +338,7 @@ def node_offer_from_node(node: Object) -> NodeOffer | None:
     """Return what a node offers; None for a node that takes no pods now."""
     if node.get("spec", {}).get("unschedulable") or not _node_ready(node) or any(map(_is_closed_by, _taints(node))):
         return None
-    allocatable = tuple(
-        (name, int(amount))
-        for name, amount in sorted(node.get("status", {}).get("allocatable", {}).items())
-        if "/" in name and str(amount).isdigit()
-    )
+    allocatable = tuple(sorted(extended_resources(node.get("status", {}).get("allocatable", {})).items()))
     labels = tuple(sorted(node["metadata"].get("labels", {}).items()))
     taints = tuple(
         Taint(str(taint.get("key", "")), str(taint.get("value", "")), taint["effect"])
@@ -380,12 +377,15 @@ def _node_ready(node: Object) -> bool:
 
 def requested_gpus(pod: Object) -> tuple[tuple[str, int], ...]:
     """Return the extended resources a pod of ours holds on its node."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for container in pod.get("spec", {}).get("containers", ()):
-        for name, amount in container.get("resources", {}).get("limits", {}).items():
-            if "/" in name and str(amount).isdigit():
-                totals[name] = totals.get(name, 0) + int(amount)
+        totals.update(extended_resources(container.get("resources", {}).get("limits", {})))
     return tuple(sorted(totals.items()))
+
+
+def extended_resources(amounts: Object) -> dict[str, int]:
+    """Return the extended resources among amounts, which are whole numbers; their names have a domain."""
+    return {name: int(amount) for name, amount in amounts.items() if "/" in name and str(amount).isdecimal()}
 
 
 def with_usage(nodes: Iterable[NodeOffer], used: Mapping[str, Mapping[str, int]]) -> tuple[NodeOffer, ...]:

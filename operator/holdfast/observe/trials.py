@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.observe import queries
-from holdfast.observe.histograms import Histogram
+from holdfast.observe.histograms import Histogram, within
 from holdfast.observe.samples import Sample, service_key, usable
 
 _OLDER = {queries.TPOT_BEFORE_0_11: queries.TPOT}
@@ -37,8 +37,7 @@ class _Counts:
         )
 
     def _within(self, family: str, objective_seconds: float) -> float:
-        limit = objective_seconds * (1.0 + 1e-9)
-        classic = max((count for edge, count in self.within[family].items() if edge <= limit), default=0.0)
+        classic = within(self.within[family].items(), objective_seconds)
         return classic + sum(native.within(objective_seconds) for native in self.natives[family])
 
 

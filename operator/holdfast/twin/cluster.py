@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, rollout_surge
+from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, grown_surge, rollout_surge
 from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.twin.fleet import EngineFleet
@@ -295,12 +295,11 @@ class Cluster:
         """Create one pod of the new template within size and surge; without free GPUs the surge ends, as rendered."""
         staying, size = service.staying(accelerator), service.sizes.get(accelerator, 0)
         new = len(staying) - len(service.outdated(accelerator))
-        if surge := service.surges.get(accelerator, 0):
-            free_replicas = self._free[accelerator] // service.option(accelerator).gpus_per_replica
-            surge = service.surges[accelerator] = max(surge, rollout_surge(size, surge + free_replicas))
+        free_replicas = self._free[accelerator] // service.option(accelerator).gpus_per_replica
+        surge = service.surges[accelerator] = grown_surge(service.surges.get(accelerator, 0), size, free_replicas)
         if new >= size or len(staying) >= size + surge:
             return False
-        if len(staying) >= size and self._free[accelerator] < service.option(accelerator).gpus_per_replica:
+        if len(staying) >= size and not free_replicas:
             service.surges[accelerator] = len(staying) - size
             return False
         self._place(self._create(service, accelerator, self.now))

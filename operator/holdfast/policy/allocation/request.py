@@ -122,16 +122,17 @@ def _fails(group: Group) -> bool:
 
 def _unplaced(group: Group) -> list[Replica]:
     """Those without a node; not all of them say so."""
-    return [*group.pending, *group.short, *filter(_is_nowhere, (*group.starting, *group.stuck, *group.failing))]
+    return [*group.pending, *group.short, *_nowhere(group)]
 
 
 def _placed(group: Group) -> int:
-    return group.placed - group.draining - len(_unplaced(group)) + len(group.pending) + len(group.short)
+    return group.placed - group.draining - len(_nowhere(group))
 
 
-def _is_nowhere(replica: Replica) -> bool:
-    """No scheduler looks at it, or it will never be scheduled: the name of its scheduler or of its volume is wrong."""
-    return not replica.node and replica.scheduled_at is None
+def _nowhere(group: Group) -> list[Replica]:
+    """No scheduler looks at them, or they will never be scheduled: the name of a scheduler or of a volume is wrong."""
+    others = (*group.starting, *group.stuck, *group.failing)
+    return [replica for replica in others if not replica.node and replica.scheduled_at is None]
 
 
 def _waits_for_gpus(view: View, replica: Replica) -> bool:
