@@ -48,7 +48,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.mix import BIN_WEIGHTS, LengthMix
 from holdfast.enginemodel.prior import engine_prior
-from holdfast.policy.estimate.engine_model import SLOWNESS_GRID, ReplicaRate, StepLawModel, _on_grid
+from holdfast.enginemodel.replica_model import SLOWNESS_GRID, ReplicaRate, StepLawModel, on_grid
 from holdfast.render.engine_limits import engine_limits
 from holdfast.twin.capacity import (
     ALONE,
@@ -154,7 +154,7 @@ class Played:
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
     ) -> float:
         """What the loop answers to the question that the closed form is asked."""
-        kind, stretch = self._asked(spec, option), _on_grid(slowness, SLOWNESS_GRID)
+        kind, stretch = self._asked(spec, option), on_grid(slowness, SLOWNESS_GRID)
         return _looped(kind, spec.slo, mix, self.told(option), stretch, closed_rps)
 
     def histograms(self, unslowed: bool) -> Carried:
@@ -164,7 +164,7 @@ class Played:
         def answer(
             spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, closed_rps: float
         ) -> float:
-            stretch = 1.0 if unslowed else _on_grid(slowness, SLOWNESS_GRID)
+            stretch = 1.0 if unslowed else on_grid(slowness, SLOWNESS_GRID)
             question = (mix, stretch, spec.batching)
             if question not in known:
                 lengths = apart(nearest(self.each.workload, mix))

@@ -13,7 +13,7 @@ from e2e.cluster import nodes
 from e2e.stack import H100
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec, Slo
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
-from holdfast.policy.estimate.engine_model import StepLawModel, work_seconds
+from holdfast.enginemodel.replica_model import StepLawModel, work_seconds
 
 NAMESPACE = "scale"
 ACCELERATOR = "h100"

@@ -13,9 +13,9 @@ from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSp
 from holdfast.domain.signals import AcceleratorTraffic, History, MissingHistory, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import Recalled, ServiceSnapshot, Snapshot, Timing
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, OUTPUT_TOKENS, PROMPT_TOKENS, ServiceBuilder

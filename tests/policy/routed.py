@@ -10,8 +10,8 @@ from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.signals import LEAST_LOOK_SECONDS, AcceleratorTraffic, Traffic, busiest_share
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.policy.fluid import FixedRates, FluidCluster, Pod
 

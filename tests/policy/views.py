@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.domain.cluster import Placement, QueueLimit
 from holdfast.domain.decision import Action
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.estimate.demand import Peaks
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.normal_belief import NormalBelief

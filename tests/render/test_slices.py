@@ -9,8 +9,8 @@ import pytest
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior
+from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
 from holdfast.observe.spec import to_spec
-from holdfast.policy.estimate.engine_model import ReplicaRate, StepLawModel
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
 from holdfast.render.prior import declared_prior

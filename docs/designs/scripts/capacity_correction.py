@@ -25,9 +25,9 @@ from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import DEVIATION, PriorSource
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.policy.estimate.capacity_evidence import StepEvidence, measure_steps, observe_load, observe_saturation
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Belief, Capacity, believe

@@ -18,8 +18,8 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.domain.taints import Taint, are_tolerated
+from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.decide import STEP_LAW
-from holdfast.policy.estimate.engine_model import EngineModel
 from holdfast.policy.memory import FleetContext, Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 

@@ -8,9 +8,10 @@ from functools import partial
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.enginemodel.replica_model import EngineModel, StepLawModel
 from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.capacity_request import Allocation
-from holdfast.policy.estimate.engine_model import EngineModel, NumberedModel, RationedModel, StepLawModel
+from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.memory import Fleet, FleetContext, Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.steps import ServicePass
@@ -41,9 +42,9 @@ def decide(
     the exception where accelerators cannot be allocated: each service keeps its last allocation. `recorded` gets what
     the decision about each service depends on of the rest of the fleet.
     """
-    tick, rationed = tick_of(snapshot, settings), RationedModel(model)
+    tick, quota = tick_of(snapshot, settings), Quota()
     passes = [
-        ServicePass(each, memory, tick, NumberedModel(rationed))
+        ServicePass(each, memory, tick, AskedModel(model, quota))
         for each in sorted(snapshot.services, key=lambda each: each.spec.key)
     ]
     first = int(snapshot.now) % max(1, len(passes))
@@ -75,7 +76,7 @@ def decide_alone(
     key = service.spec.key
     promises = {} if context.promise is None else {key: context.promise}
     before = Memory({key: memory}, Fleet(promises=promises))
-    alone = ServicePass(service, before, tick_of(snapshot, settings), NumberedModel(model, context.unanswered))
+    alone = ServicePass(service, before, tick_of(snapshot, settings), AskedModel(model, unanswered=context.unanswered))
     alone.propose()
     alone.conclude(context.allocation)
     return alone.decision, alone.memory

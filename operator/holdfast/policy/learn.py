@@ -7,6 +7,7 @@ from dataclasses import replace
 from holdfast.domain.service import BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
+from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.estimate import (
     activator_misses,
     capacity_evidence,
@@ -19,7 +20,6 @@ from holdfast.policy.estimate import (
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
-from holdfast.policy.estimate.engine_model import EngineModel
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth

@@ -8,11 +8,12 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, BatchingTarget, Decision, QueueLimitTarget
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
+from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.allocation.request import request_of
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
-from holdfast.policy.estimate.engine_model import EngineModel, NumberedModel
 from holdfast.policy.estimate.flapping import remember_change
+from holdfast.policy.estimate.questions import AskedModel
 from holdfast.policy.explain.decision import decision_of
 from holdfast.policy.learn import Learning, learn, with_history
 from holdfast.policy.memory import Last, Memory, ServiceMemory, facts
@@ -114,7 +115,7 @@ class ServicePass:
     capacity is not known yet, and where a step failed; then `memory` is what it was.
     """
 
-    def __init__(self, service: ServiceSnapshot, memory: Memory, tick: Tick, model: NumberedModel) -> None:
+    def __init__(self, service: ServiceSnapshot, memory: Memory, tick: Tick, model: AskedModel) -> None:
         self.key = service.spec.key
         self.memory = known_of(memory, service)
         self.decision: Decision | None = None

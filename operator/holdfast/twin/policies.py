@@ -10,8 +10,8 @@ from holdfast import policy
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.decide import STEP_LAW
-from holdfast.policy.estimate.engine_model import EngineModel
 from holdfast.policy.settings import PolicySettings
 from holdfast.twin.peers.aibrix import AibrixApa
 from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla

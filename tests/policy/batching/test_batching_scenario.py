@@ -12,8 +12,8 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.memory import Memory
 from tests.builders import H100, NOW, ServiceBuilder, ServiceView, a_snapshot, node, service, sizes, traffic
 from tests.policy.fluid import FixedRates

@@ -15,6 +15,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
+from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.capacity_evidence import (
@@ -24,7 +25,6 @@ from holdfast.policy.estimate.capacity_evidence import (
     observe_saturation,
     step_evidence,
 )
-from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe

@@ -13,8 +13,8 @@ from holdfast import policy
 from holdfast.domain.benchmark import EngineKind, Measured
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.signals import SignalState
+from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.policy.estimate.benchmarked_capacity import mix_of, newest, scaled
-from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.engine_model import RationedModel, ReplicaRate, StepLawModel
 from holdfast.policy.estimate.length_mix import Lengths, length_mix
+from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
@@ -148,7 +149,7 @@ def test_a_quantized_model_is_another_engine() -> None:
 
 @pytest.mark.parametrize(("quantization", "new"), [(None, False), ("fp8", True)])
 def test_the_question_about_another_engine_is_a_new_one(quantization: str | None, new: bool) -> None:
-    frugal = RationedModel(MODEL, questions=1)
+    frugal = AskedModel(MODEL, Quota(questions=1))
     frugal.rate(spec(), H100, CHAT, 1.0)
     other = replace(spec(), key=service("other").spec.key, quantization=quantization)
     assert (frugal.rate(other, H100, CHAT, 1.0) is None) == new
@@ -186,7 +187,7 @@ class Counting(FixedRates):
 
 
 def test_a_tick_answers_only_so_many_new_questions_but_all_of_one_service() -> None:
-    frugal = RationedModel(Counting(), questions=3)
+    frugal = AskedModel(Counting(), Quota(questions=3))
     several = [replace(service(f"s{ttft}").with_ttft(float(ttft)).spec) for ttft in range(1, 4)]
     answers = [[frugal.rate(asked, option, CHAT, 1.0) is not None for option in (H100, L40S)] for asked in several]
     assert answers == [[True, True], [True, True], [False, False]]
@@ -216,7 +217,7 @@ def test_a_crowd_of_new_services_is_decided_over_several_ticks_and_none_is_forgo
 
 
 def test_capacities_shrink_with_the_work_of_a_request_until_the_model_has_time() -> None:
-    busy = RationedModel(MODEL, questions=0)
+    busy = AskedModel(MODEL, Quota(questions=0))
     asked, seen = spec(), judge(traffic(1.0))
     first = believe(Capacity(), asked, Lengths(), seen, MODEL)
     longer = replace(Lengths(), output_tokens=2.0 * Lengths().output_tokens)

@@ -11,10 +11,11 @@ from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import SignalState
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.estimate.engine_model import RationedModel, StepLawModel
+from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_fast_loops
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.normal_belief import NormalBelief
+from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
 from holdfast.policy.estimate.traffic import Seen, judge
 from tests.builders import L40S, NOW, service, traffic
@@ -106,7 +107,7 @@ def test_noise_in_the_lengths_moves_no_limits(noise: float) -> None:
 
 
 def test_where_a_tick_has_searched_enough_the_limits_of_before_hold() -> None:
-    busy = RationedModel(MODEL, searches=0)
+    busy = AskedModel(MODEL, Quota(searches=0))
     fresh = believe(Capacity(), SPEC, CODE, NOTHING, busy, ON)
     assert fresh.beliefs[0].limits == BatchingLimits()
     assert fresh.beliefs[0].rate == believed(loops=frozenset()).beliefs[0].rate
@@ -118,7 +119,7 @@ def test_where_a_tick_has_searched_enough_the_limits_of_before_hold() -> None:
 
 
 def test_a_search_takes_no_answer_from_anybody_else() -> None:
-    frugal, mix = RationedModel(MODEL, questions=1, searches=1), LengthMix.from_means(2050, 30)
+    frugal, mix = AskedModel(MODEL, Quota(questions=1, searches=1)), LengthMix.from_means(2050, 30)
     assert frugal.best_limits(SPEC, L40S, mix, 1.0) is not None
     assert frugal.best_limits(SPEC, L40S, mix, 1.0) is not None
     assert frugal.best_limits(SPEC, L40S, LengthMix.from_means(100, 30), 1.0) is None

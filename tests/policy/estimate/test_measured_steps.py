@@ -13,9 +13,9 @@ from holdfast.enginemodel.enginetimer import slowed
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
+from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.policy.estimate.capacity_evidence import StepEvidence, measure_steps
-from holdfast.policy.estimate.engine_model import StepLawModel
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.traffic import judge

@@ -31,6 +31,7 @@ from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.observe import foreign_engines, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.observe.ended import ended_from_pod
@@ -38,7 +39,6 @@ from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
-from holdfast.policy.estimate.engine_model import ReplicaRate
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.domain.cluster import QueueLimit
-from holdfast.policy.estimate.engine_model import queue_limit_tokens
+from holdfast.enginemodel.replica_model import queue_limit_tokens
 from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.queue_limit import DIFFERS, PAUSE_SECONDS, follow

@@ -15,7 +15,7 @@ from holdfast.domain.benchmark import EngineKind, Measured
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
-from holdfast.policy.estimate.engine_model import EngineModel
+from holdfast.enginemodel.replica_model import EngineModel
 
 
 @value

@@ -21,8 +21,8 @@ from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSp
 from holdfast.domain.snapshot import Recalled
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import EngineModel, ReplicaRate, same_law
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
-from holdfast.policy.estimate.engine_model import EngineModel, ReplicaRate, same_law
 from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
 from holdfast.policy.estimate.normal_belief import REFUTED, NormalBelief

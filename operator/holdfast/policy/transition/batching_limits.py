@@ -9,6 +9,7 @@ from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import RevisionTraffic
+from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.batching.canary_test import Side
 from holdfast.policy.batching.controller import (
     HYSTERESIS,
@@ -21,7 +22,6 @@ from holdfast.policy.batching.controller import (
     step,
     words,
 )
-from holdfast.policy.estimate.engine_model import EngineModel
 from holdfast.policy.view import View
 
 LEAST_REQUESTS = 200.0

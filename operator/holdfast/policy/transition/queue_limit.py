@@ -9,7 +9,7 @@ import math
 
 from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.decision import QueueLimitTarget
-from holdfast.policy.estimate.engine_model import queue_limit_tokens
+from holdfast.enginemodel.replica_model import queue_limit_tokens
 from holdfast.policy.estimate.replica_capacity import limited_to
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View

@@ -1,14 +1,13 @@
-"""Answer questions about one replica with the engine model: the rate it carries, and its latency at a rate."""
+"""Answer questions about one replica: the rate it carries, its step law at a rate, its best limits and queue limit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.value import value
 from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
 from holdfast.enginemodel.batching import best, candidates
@@ -18,14 +17,6 @@ from holdfast.enginemodel.prior import DEVIATION, EnginePrior, PriorSource, opti
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.enginemodel.working import WorkingPoint, law_at, working_point
-
-_Answer = TypeVar("_Answer")
-
-QUESTIONS_PER_TICK = 32
-"""Answers that may be computed in one tick, at about 10 ms each."""
-
-SEARCHES_PER_TICK = 2
-"""Searches for the best limits in one tick, at about 100 ms each; they are not urgent and have their own quota."""
 
 SLOWNESS_GRID, RATE_GRID = 0.05, 0.25
 """Grid steps of the logarithms of slowness (for capacities) and of rate (for fitted step laws, queue limits)."""
@@ -66,7 +57,7 @@ def work_seconds(law: StepLaw, mix: LengthMix) -> float:
 class EngineModel(Protocol):
     """Pure answers about one replica; `slowness` multiplies the duration of every engine step.
 
-    An answer is None where this tick has no time left for it.
+    An answer is None where there is no time left for it.
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
@@ -95,7 +86,7 @@ class StepLawModel:
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
-        prior, stretch = _prior(spec, option), _on_grid(slowness, SLOWNESS_GRID)
+        prior, stretch = _prior(spec, option), on_grid(slowness, SLOWNESS_GRID)
         point = _point(prior, spec.batching, _in_steps(mix, option), _rescaled(spec.slo, option, stretch))
         found, rate = point.capacity, prior.engines * point.capacity.serving_rps / stretch
         sound = 0.0 < rate < math.inf
@@ -117,114 +108,21 @@ class StepLawModel:
         # The results of a pipeline's overlapping micro-batches do not tell how long one of them takes.
         if prior.pipeline > 1 or not (0.0 <= rate_rps < math.inf and 0.0 < slowness < math.inf):
             return None
-        return _law_at(prior, _limits(prior, spec.batching), mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
+        return _law_at(prior, _limits(prior, spec.batching), mix, on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits:
         if spec.batching_fixed:
             return spec.batching
-        slo = _rescaled(spec.slo, option, _on_grid(slowness, SLOWNESS_GRID))
+        slo = _rescaled(spec.slo, option, on_grid(slowness, SLOWNESS_GRID))
         return _best(_prior(spec, option), spec.batching, _in_steps(mix, option), slo)
 
 
 def queue_limit_tokens(spec: ServiceSpec, option: AcceleratorOption, slowness: float) -> int | None:
     """Return the queue limit of an engine whose steps take `slowness` times as long as the prior's."""
-    prior, slo = _prior(spec, option), _rescaled(spec.slo, option, _on_grid(slowness, RATE_GRID))
+    prior, slo = _prior(spec, option), _rescaled(spec.slo, option, on_grid(slowness, RATE_GRID))
     return prior_tokens(prior, _limits(prior, spec.batching), slo, _in_steps(TYPICAL_MIX, option))
-
-
-class RationedModel:
-    """An engine model with a quota of new answers per tick, so that no tick takes seconds; create one for each tick.
-
-    Once the quota is used, further questions about the last answered service are still answered. A repeated question
-    costs nothing.
-    """
-
-    def __init__(
-        self, model: EngineModel, questions: int = QUESTIONS_PER_TICK, searches: int = SEARCHES_PER_TICK
-    ) -> None:
-        self._model = model
-        self._remaining = questions
-        self._searches = searches
-        self._answered: set[object] = set()
-        self._served: ServiceKey | None = None
-
-    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        question = (_engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
-        return self._model.rate(spec, option, mix, slowness) if self._granted(spec.key, question) else None
-
-    def law(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> StepLaw | None:
-        question = (_engine(spec), option, mix, _on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
-        granted = self._granted(spec.key, question)
-        return self._model.law(spec, option, mix, slowness, rate_rps) if granted else None
-
-    def best_limits(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
-    ) -> BatchingLimits | None:
-        question = ("limits", _engine(spec), spec.slo, option, mix, _on_grid(slowness, SLOWNESS_GRID))
-        if question not in self._answered:
-            if self._searches <= 0:
-                return None
-            self._searches -= 1
-            self._answered.add(question)
-        return self._model.best_limits(spec, option, mix, slowness)
-
-    def _granted(self, key: ServiceKey, question: object) -> bool:
-        """Charge a new question to the quota, and return whether it may be answered."""
-        if question in self._answered:
-            return True
-        if self._remaining <= 0 and key != self._served:
-            return False
-        self._remaining -= 1
-        self._answered.add(question)
-        self._served = key
-        return True
-
-
-class NumberedModel:
-    """An engine model that numbers the questions of one service's decision, from 0, and notes those without an answer.
-
-    Questions whose numbers are given as `unanswered` stay so, as in the tick that is replayed.
-    """
-
-    def __init__(self, model: EngineModel, unanswered: Iterable[int] = ()) -> None:
-        self._model = model
-        self._skipped = frozenset(unanswered)
-        self._number = -1
-        self._unanswered: list[int] = []
-
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        """Numbers of the questions that were not answered."""
-        return tuple(self._unanswered)
-
-    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
-        return self._noted(lambda: self._model.rate(spec, option, mix, slowness))
-
-    def law(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
-    ) -> StepLaw | None:
-        return self._noted(lambda: self._model.law(spec, option, mix, slowness, rate_rps))
-
-    def best_limits(
-        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
-    ) -> BatchingLimits | None:
-        return self._noted(lambda: self._model.best_limits(spec, option, mix, slowness))
-
-    def _noted(self, ask: Callable[[], _Answer | None]) -> _Answer | None:
-        self._number += 1
-        answer = None if self._number in self._skipped else ask()
-        if answer is None:
-            self._unanswered.append(self._number)
-        return answer
-
-
-def _engine(spec: ServiceSpec) -> object:
-    """Return what distinguishes the engines of two services on the same accelerator."""
-    return spec.model_uri, spec.quantization, spec.batching, spec.batching_fixed
 
 
 def same_law(spec: ServiceSpec, one: AcceleratorOption, other: AcceleratorOption) -> bool:
@@ -246,7 +144,7 @@ def _rescaled(slo: Slo, option: AcceleratorOption, factor: float) -> Slo:
     )
 
 
-def _on_grid(value: float, step: float) -> float:
+def on_grid(value: float, step: float) -> float:
     """Return the nearest point of a logarithmic grid; 1 for anything but a positive finite number."""
     if not 0.0 < value < math.inf:
         return 1.0

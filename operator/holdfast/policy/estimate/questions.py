@@ -1,0 +1,104 @@
+"""The questions of a tick to the engine model: a quota of new answers, and which questions were not answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceKey, ServiceSpec
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.replica_model import RATE_GRID, SLOWNESS_GRID, EngineModel, ReplicaRate, on_grid
+from holdfast.enginemodel.steplaw import StepLaw
+
+_Answer = TypeVar("_Answer")
+
+QUESTIONS_PER_TICK = 32
+"""Answers that may be computed in one tick, at about 10 ms each."""
+
+SEARCHES_PER_TICK = 2
+"""Searches for the best limits in one tick, at about 100 ms each; they are not urgent and have their own quota."""
+
+
+class Quota:
+    """New answers that one tick may compute, so that no tick takes seconds; create one for each tick.
+
+    Once the quota is used, further questions about the last answered service are still answered. A repeated question
+    costs nothing.
+    """
+
+    def __init__(self, questions: int = QUESTIONS_PER_TICK, searches: int = SEARCHES_PER_TICK) -> None:
+        self._remaining = questions
+        self._searches = searches
+        self._answered: set[object] = set()
+        self._served: ServiceKey | None = None
+
+    def grants(self, key: ServiceKey, question: object) -> bool:
+        """Charge a new question, and return whether it may be answered."""
+        if question in self._answered:
+            return True
+        if self._remaining <= 0 and key != self._served:
+            return False
+        self._remaining -= 1
+        self._answered.add(question)
+        self._served = key
+        return True
+
+    def grants_search(self, question: object) -> bool:
+        """Charge a new search, and return whether it may be made."""
+        if question in self._answered:
+            return True
+        if self._searches <= 0:
+            return False
+        self._searches -= 1
+        self._answered.add(question)
+        return True
+
+
+class AskedModel:
+    """An engine model as one service asks it, within the quota of the tick, if there is one.
+
+    It numbers the questions from 0. Those given as `unanswered` have no answer, as in the tick that is replayed.
+    """
+
+    def __init__(self, model: EngineModel, quota: Quota | None = None, unanswered: Iterable[int] = ()) -> None:
+        self._model = model
+        self._quota = quota
+        self._skipped = frozenset(unanswered)
+        self._number = -1
+        self._unanswered: list[int] = []
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Numbers of the questions that were not answered."""
+        return tuple(self._unanswered)
+
+    def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
+        question = (_engine(spec), spec.slo, option, mix, on_grid(slowness, SLOWNESS_GRID))
+        granted = self._quota is None or self._quota.grants(spec.key, question)
+        return self._noted(granted, lambda: self._model.rate(spec, option, mix, slowness))
+
+    def law(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
+    ) -> StepLaw | None:
+        question = (_engine(spec), option, mix, on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
+        granted = self._quota is None or self._quota.grants(spec.key, question)
+        return self._noted(granted, lambda: self._model.law(spec, option, mix, slowness, rate_rps))
+
+    def best_limits(
+        self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
+    ) -> BatchingLimits | None:
+        question = ("limits", _engine(spec), spec.slo, option, mix, on_grid(slowness, SLOWNESS_GRID))
+        granted = self._quota is None or self._quota.grants_search(question)
+        return self._noted(granted, lambda: self._model.best_limits(spec, option, mix, slowness))
+
+    def _noted(self, granted: bool, answer: Callable[[], _Answer | None]) -> _Answer | None:
+        self._number += 1
+        found = answer() if granted and self._number not in self._skipped else None
+        if found is None:
+            self._unanswered.append(self._number)
+        return found
+
+
+def _engine(spec: ServiceSpec) -> object:
+    """Return what distinguishes the engines of two services on the same accelerator."""
+    return spec.model_uri, spec.quantization, spec.batching, spec.batching_fixed
