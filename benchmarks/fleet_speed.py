@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.allocation.plan import Sharing, share, share_out
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.memory import Fleet
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, node
 

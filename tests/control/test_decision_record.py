@@ -15,11 +15,11 @@ from holdfast.control import decision_record
 from holdfast.control.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
 from holdfast.domain.cluster import GpuCap, NodeOffer
 from holdfast.domain.decision import Decision
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy import FleetContext, Memory, PolicySettings, decide
-from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 
 CHAT = service().with_accelerators(accelerator("h100", cost_per_gpu_hour=2.95), accelerator("l40s"))

@@ -15,8 +15,8 @@ from holdfast.control.objects import Objects
 from holdfast.control.plan import plan
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.node_inventory import Inventory
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import RenderSettings
 from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.fakes import FakeApi

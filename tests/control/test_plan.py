@@ -8,9 +8,9 @@ import pytest
 from holdfast.control.plan import Plan, plan
 from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLimitTarget
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render.context import Deployed
 from tests.control.parts import decision, llmservice, parts
 

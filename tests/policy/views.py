@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.domain.cluster import Placement, QueueLimit
 from holdfast.domain.decision import Action
+from holdfast.domain.node_inventory import Room
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping
@@ -19,7 +20,6 @@ from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.choice import Choice
-from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.view import View

@@ -12,9 +12,9 @@ from holdfast.api.llmservice import LLMService
 from holdfast.control.plan import plan
 from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import Action, BatchingTarget
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import BatchingLimits
 from holdfast.observe.mapping import placement_from_deployment
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render.batching import TRIAL_SECONDS, Tuned, with_limits
 from holdfast.render.names import Manifest
 from holdfast.render.pod_template import revision

@@ -16,12 +16,12 @@ from holdfast.cli.simulate import declare
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.engine import EngineFacts
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.enginetimer import gpu_of
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.twin import state_arrays
 from holdfast.twin.declared_service import engine_kind
 from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument

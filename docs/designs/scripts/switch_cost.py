@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceSpec
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
@@ -24,7 +25,6 @@ from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.choice import HYSTERESIS, Choice, choose
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.placement.options import Option, describe_options
 from tests.builders import NOW, accelerator, service, traffic
 from tests.policy.fluid import FixedRates

@@ -22,8 +22,8 @@ from holdfast.api.quantities import format_duration
 from holdfast.api.yamltext import read_yaml
 from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
+from holdfast.domain.schedules import unknown_timezone
 from holdfast.observe.spec import to_spec
-from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
 from holdfast.tools.bench.checks import check_folders
 from holdfast.tools.reports import page, report, table
 from holdfast.twin.declared_service import Declared, too_long

@@ -29,11 +29,11 @@ from holdfast.control.unchanged import SettledService
 from holdfast.control.write_backoff import WriteBackoff
 from holdfast.domain.cluster import ClusterProblem, NodeOffer
 from holdfast.domain.decision import Action, Decision, PlacementTarget
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.prometheus import MetricsSource
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import RenderSettings
 from holdfast.render.admission import rollout_tokens
 from holdfast.render.context import Deployed

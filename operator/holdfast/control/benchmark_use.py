@@ -10,14 +10,13 @@ from typing import Any
 from holdfast.api.conditions import CAPACITY_IN_USE
 from holdfast.api.quantities import some_of
 from holdfast.api.reasons import Reason
-from holdfast.domain.benchmark import Measured
+from holdfast.domain.benchmark import Measured, newest_by_engine
 from holdfast.domain.decision import ConditionValue, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.observe.benchmarks import engine_digest
 from holdfast.observe.cluster import ServiceParts
-from holdfast.policy.estimate.benchmarked_capacity import newest_by_engine
 
 Statuses = Mapping[ServiceKey, Mapping[str, Any]]
 Names = Mapping[ServiceKey, Sequence[str]]

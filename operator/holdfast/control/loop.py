@@ -16,7 +16,7 @@ from holdfast.control import decision_record
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
-from holdfast.domain.benchmark import Measured
+from holdfast.domain.benchmark import Measured, newest
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
@@ -27,7 +27,6 @@ from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.restore import HistoryRestore, Restored
 from holdfast.observe.traffic import TrafficRequest
-from holdfast.policy.estimate.benchmarked_capacity import newest
 from holdfast.render.names import activator_name
 
 _LOG = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from typing import Any
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.cluster import QueueLimit, ReplicaPhase, grown_surge, rollout_surge
 from holdfast.domain.decision import Decision, PlacementTarget
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.policy.estimate.demand import MOST_REPLICAS
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.render import AcceleratorFacts, RenderContext, deployment_name
 from holdfast.render import Deployed as Remembered
 from holdfast.render.arguments import TLS_FOLDER

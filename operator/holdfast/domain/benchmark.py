@@ -6,6 +6,7 @@ import enum
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import astuple, field
 from functools import lru_cache
 
@@ -139,3 +140,19 @@ class Measured:
     output_tokens: float
     length_cv: float | None = 0.0
     batching: BatchingLimits = field(default_factory=BatchingLimits)
+
+
+def newest(results: Iterable[Measured], spec: ServiceSpec) -> tuple[Measured, ...]:
+    """Return, for each accelerator of a service, the newest result of an engine like the service's own."""
+    found = newest_by_engine(results)
+    kinds = (EngineKind.of(spec, option).digest for option in spec.accelerators)
+    return tuple(found[kind] for kind in kinds if kind in found) if found else ()
+
+
+def newest_by_engine(results: Iterable[Measured]) -> dict[str, Measured]:
+    """Return the newest result for each kind of engine, by the digest of the engine."""
+    found: dict[str, Measured] = {}
+    for measured in results:
+        if measured.engine not in found or found[measured.engine].measured_at < measured.measured_at:
+            found[measured.engine] = measured
+    return found

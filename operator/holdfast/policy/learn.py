@@ -7,6 +7,7 @@ from dataclasses import replace
 from holdfast.domain.service import BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
+from holdfast.enginemodel.hardware import same_hardware
 from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.estimate import (
     activator_misses,
@@ -23,7 +24,6 @@ from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observ
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
-from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.estimate.traffic import Seen, judge

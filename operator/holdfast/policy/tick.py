@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import Snapshot, Timing
 from holdfast.domain.value import value
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 
 

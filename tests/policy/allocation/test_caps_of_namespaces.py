@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import GpuCap
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.memory import Fleet
-from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import NOW, ServiceBuilder, accelerator, condition, node, service
 from tests.policy.allocation.test_fleet_exchanges import a_claim, movable, on
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest

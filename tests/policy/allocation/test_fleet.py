@@ -10,13 +10,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Shortage
-from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
 from tests.policy.contest import SETTINGS, Contest
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation import plan
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
@@ -17,7 +18,6 @@ from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.allocation.plan import Sharing, share, share_out
 from holdfast.policy.capacity_request import STAYING, Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet
-from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import NOW, accelerator, condition, node, service
 from tests.policy.contest import SETTINGS, Contest
 

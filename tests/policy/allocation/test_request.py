@@ -10,12 +10,12 @@ import pytest
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import AcceleratorOption
 from holdfast.policy.allocation.request import request_of
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.transition.sizes import decide_sizes
 from tests.builders import accelerator, replicas, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest

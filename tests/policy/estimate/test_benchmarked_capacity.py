@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import policy
-from holdfast.domain.benchmark import EngineKind, Measured
+from holdfast.domain.benchmark import EngineKind, Measured, newest
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.signals import SignalState
 from holdfast.enginemodel.replica_model import StepLawModel
-from holdfast.policy.estimate.benchmarked_capacity import mix_of, newest, scaled
+from holdfast.policy.estimate.benchmarked_capacity import mix_of, scaled
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe

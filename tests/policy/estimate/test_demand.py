@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.snapshot import Timing
 from holdfast.policy.estimate.cold_start import ColdStarts, lead_seconds, watch_cold_starts
 from holdfast.policy.estimate.demand import Peaks, affordable_replicas, backlog, demand_rps, remember_peak, replicas_for
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.health.replicas import Group, group_replicas
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.transition.sizes import removal_order
 from tests.builders import NOW, ServiceView, accelerator, node, replicas, service

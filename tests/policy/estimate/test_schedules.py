@@ -14,10 +14,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.decision import Action
+from holdfast.domain.schedules import unknown_timezone, windows
 from holdfast.domain.service import Schedule
 from holdfast.domain.signals import SignalState
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimum, scheduled_minimums, unknown_timezone, windows
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimum, scheduled_minimums
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, condition, no_traffic, replicas, service, traffic
 from tests.policy.fluid import FixedRates, FluidCluster, steps

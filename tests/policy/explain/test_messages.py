@@ -28,6 +28,7 @@ from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
+from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
@@ -57,7 +58,6 @@ from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls
 from holdfast.policy.health.stragglers import Straggler
 from holdfast.policy.memory import Learned
-from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
@@ -16,7 +17,6 @@ from holdfast.policy.explain.candidates import candidates
 from holdfast.policy.health.backoff import Backoff, Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, group_replicas
 from holdfast.policy.placement.choice import Choice, choose
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.placement.options import Option, describe_options
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, ServiceView, accelerator, node, replicas, service, traffic

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
+from holdfast.enginemodel.hardware import same_hardware
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.memory import Memory
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.placement.on_demand_pair import Pair
 from holdfast.policy.settings import PolicySettings
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.capacity_request import CapacityRequest
@@ -15,7 +16,6 @@ from holdfast.policy.decide import decide
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Memory
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.placement.on_demand_pair import Pair, affordable, pair_of
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizing.guards import Proposal, within_the_accelerators_maximum

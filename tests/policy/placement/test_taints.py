@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.taints import Taint, Toleration, are_tolerated
 from holdfast.policy import Memory, PolicySettings, decide
-from holdfast.policy.placement.node_inventory import Inventory
 from tests.builders import ServiceView, a_snapshot, accelerator, condition, node, replicas, service
 
 GPU = "nvidia.com/gpu"

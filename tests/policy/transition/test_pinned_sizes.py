@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
-from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.sizing.guards import Bound, Proposal
 from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.transition.pinned import pinned_verdict, share_out

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from holdfast.domain.cluster import QueueLimit
+from holdfast.domain.node_inventory import Room
 from holdfast.enginemodel.replica_model import queue_limit_tokens
-from holdfast.policy.placement.node_inventory import Room
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.queue_limit import DIFFERS, PAUSE_SECONDS, follow
 from holdfast.policy.view import View

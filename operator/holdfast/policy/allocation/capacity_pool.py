@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 
 from holdfast.domain.cluster import GpuCap
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.value import value
 from holdfast.policy.capacity_request import CapacityRequest
-from holdfast.policy.placement.node_inventory import Inventory
 
 Place = tuple[str, frozenset[str]]
 """A resource, and the nodes where some accelerator finds it."""

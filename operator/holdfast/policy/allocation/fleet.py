@@ -15,13 +15,13 @@ from itertools import islice
 
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.gpu_caps import without
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools, capped_pools
 from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
-from holdfast.policy.placement.node_inventory import Inventory
 from holdfast.policy.settings import PolicySettings
 
 MOST_NAMED = 3

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.value import value
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools
 from holdfast.policy.capacity_request import STAYING, CapacityRequest
-from holdfast.policy.placement.node_inventory import Inventory
 
 MOST_TRIALS = 200
 """Exchanges that are tried, for all services together."""

@@ -8,10 +8,9 @@ It is computed at the current belief about slowness, so that a correction of ste
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
-from holdfast.domain.benchmark import EngineKind, Measured
+from holdfast.domain.benchmark import Measured
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
@@ -31,22 +30,6 @@ class Scaled:
         if self.measured is None or not self.compared or not self.measured.rate_rps > 0.0:
             return prior
         return max(prior, 1.0 - min(1.0, self.measured.standard_error_rps / self.measured.rate_rps))
-
-
-def newest(results: Iterable[Measured], spec: ServiceSpec) -> tuple[Measured, ...]:
-    """Return, for each accelerator of a service, the newest result of an engine like the service's own."""
-    found = newest_by_engine(results)
-    kinds = (EngineKind.of(spec, option).digest for option in spec.accelerators)
-    return tuple(found[kind] for kind in kinds if kind in found) if found else ()
-
-
-def newest_by_engine(results: Iterable[Measured]) -> dict[str, Measured]:
-    """Return the newest result for each kind of engine, by the digest of the engine."""
-    found: dict[str, Measured] = {}
-    for measured in results:
-        if measured.engine not in found or found[measured.engine].measured_at < measured.measured_at:
-            found[measured.engine] = measured
-    return found
 
 
 def scaled(

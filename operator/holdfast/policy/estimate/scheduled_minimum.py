@@ -1,23 +1,18 @@
-"""Scheduled minimums of replicas: which one holds, which one is next, and when that changes.
-
-Schedules use wall-clock times. Where the clock changes, a wall-clock time may denote no moment or two moments. A window
-begins at the earliest and ends at the latest possible moment, so that no reading of it is missed.
-"""
+"""Scheduled minimums of replicas: which one holds, which one is next, and when that changes."""
 
 from __future__ import annotations
 
-import datetime
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from holdfast.domain.schedules import Window, windows
 from holdfast.domain.service import Schedule, ServiceSpec
 
 LONGEST_SECONDS = 86_400.0
 """Bound of lead and hold times: longer ones count as a day."""
 
-_ONE_DAY = datetime.timedelta(days=1)
 _MINUTES_PER_DAY = 1440
 
 
@@ -43,14 +38,6 @@ class ScheduledMinimums(NamedTuple):
 NO_SCHEDULED_MINIMUMS = ScheduledMinimums()
 
 
-class Window(NamedTuple):
-    """One period in which a schedule holds, in seconds since the epoch."""
-
-    schedule: Schedule
-    opens_at: float
-    closes_at: float
-
-
 def scheduled_minimums(
     schedules: Sequence[Schedule], now: float, lead_seconds: float, hold_seconds: float
 ) -> ScheduledMinimums:
@@ -71,39 +58,11 @@ def scheduled_minimums(
     )
 
 
-def windows(schedule: Schedule, since: float, until: float) -> Iterator[Window]:
-    """Yield the windows that are open at any time from `since` to `until` (both included), oldest first."""
-    zone = schedule.zone
-    if zone is None:
-        return
-    # A window may start at any time of a day and last a day, and a day may have more than 24 hours.
-    day = datetime.datetime.fromtimestamp(since, zone).date() - 2 * _ONE_DAY
-    last = datetime.datetime.fromtimestamp(until, zone).date() + _ONE_DAY
-    while day <= last:
-        if day.weekday() in schedule.days:
-            opens_at = min(_readings(day, schedule.start_minute, zone))
-            closes_at = max(_readings(day, schedule.end_minute, zone))
-            if opens_at <= until and since < closes_at:
-                yield Window(schedule, opens_at, closes_at)
-        day += _ONE_DAY
-
-
 def raised(spec: ServiceSpec, found: ScheduledMinimums) -> ServiceSpec:
     """Return the spec with scaling.min raised to the scheduled minimum that holds now."""
     if found.now is None or found.now.replicas <= spec.min_replicas:
         return spec
     return replace(spec, min_replicas=found.now.replicas)
-
-
-def unknown_timezone(schedules: Iterable[Schedule]) -> str:
-    """Return a message about schedules whose time zone is unknown; empty where there is none."""
-    found = [f"scaling.schedules[{each.name}].timezone: {each.timezone}" for each in schedules if each.zone is None]
-    if not found:
-        return ""
-    text = "is an unknown time zone, so this schedule has no effect; use an IANA name"
-    if len(found) > 1:
-        text = "are unknown time zones, so these schedules have no effect; use IANA names"
-    return f"{', '.join(found)} {text}, such as Europe/Berlin"
 
 
 def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
@@ -120,12 +79,6 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
     least = f"{schedule.min_replicas} {'replica' if schedule.min_replicas == 1 else 'replicas'}"
     sentence = f"schedule {schedule.name} requires at least {least} {when} {schedule.timezone}"
     return ScheduledMinimum(schedule.min_replicas, sentence)
-
-
-def _readings(day: datetime.date, minute: int, zone: datetime.tzinfo) -> list[float]:
-    """Return the two moments that a wall-clock time can denote; usually they are the same."""
-    wall = datetime.datetime.combine(day, datetime.time()) + datetime.timedelta(minutes=minute)
-    return [wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
 
 
 def _bounded(seconds: float) -> float:

@@ -10,9 +10,9 @@ from holdfast.api.quantities import format_duration, format_rate
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
+from holdfast.domain.schedules import unknown_timezone
 from holdfast.domain.signals import SignalState
 from holdfast.policy.estimate.replica_capacity import MATERIAL
-from holdfast.policy.estimate.scheduled_minimum import unknown_timezone
 from holdfast.policy.estimate.slo_budget import recent
 from holdfast.policy.explain import messages
 from holdfast.policy.health.backoff import Backoff

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.cluster import Replica
+from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
+from holdfast.enginemodel.hardware import same_hardware
 from holdfast.policy.estimate.demand import MOST_REPLICAS, affordable_replicas
-from holdfast.policy.estimate.hardware import same_hardware
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group, group_on
-from holdfast.policy.placement.node_inventory import Inventory
 
 
 @value

@@ -9,13 +9,13 @@ import math
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
+from holdfast.domain.node_inventory import Inventory, Room
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import MOST_REPLICAS, replicas_for
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group, group_on
-from holdfast.policy.placement.node_inventory import Inventory, Room
 from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, pair_of
 
 
