@@ -319,9 +319,7 @@ class View:
 
     def part(self, accelerator: str) -> Group:
         """Return all replicas of one accelerator, whether they are wanted or being drained."""
-        if self.chosen.pair is not None:
-            return self.group_of(accelerator)
-        return group_on((self.group, *self.others), accelerator)
+        return group_on(self.groups, accelerator)
 
     def option(self, accelerator: str) -> Option | None:
         """Return the option for an accelerator; None where it is no longer listed."""
@@ -340,13 +338,9 @@ class View:
         """Return the size, at most the replicas that last where no more are started."""
         if self.stopped(accelerator) is None:
             return size
-        group = self.group_of(accelerator)
+        group = self.part(accelerator)
         starting = sum(self.now - replica.created_at >= LASTING_SECONDS for replica in group.starting)
         return min(size, len(group.ready) + len(group.ailing) + starting)
-
-    def group_of(self, accelerator: str) -> Group:
-        """Return the replicas of one accelerator, from all groups."""
-        return group_on(self.groups, accelerator)
 
     def is_forbidden(self, group: Group) -> bool:
         """Return whether the spec or the objectives rule an accelerator out: it is not requested again."""

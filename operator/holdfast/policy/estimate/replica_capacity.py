@@ -97,14 +97,11 @@ class Belief:
     """What its engines report, now or last."""
     doubtful: bool = False
     """Whether faster steps, which are still likely, would meet objectives that these cannot."""
-    pair_rps: float = math.inf
-    """Rate of a replica of the paired accelerator, where each replica gets an equal share of the requests."""
 
     @cached_property
     def rate_rps(self) -> float:
         """Requests per second that one replica carries within the objectives."""
-        own = self.modelled_rps * self.correction.gain
-        return own if math.isnan(own) else min(own, self.pair_rps)
+        return self.modelled_rps * self.correction.gain
 
     @property
     def modelled_rps(self) -> float:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.node_inventory import Inventory, Room
@@ -119,9 +118,8 @@ def describe_options(
 ) -> tuple[Option, ...]:
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
     found = []
-    for index, alone in enumerate(beliefs):
-        pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
-        belief = _limited_by_pair(alone, beliefs, pair)
+    for index, belief in enumerate(beliefs):
+        pair = pair_of(spec, belief.option, groups, backoffs, inventory, now)
         replicas = min(max(fallback, spec.min_replicas), spec.max_replicas)
         if demand_rps is not None and belief.sized:
             replicas = max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
@@ -156,17 +154,6 @@ def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
     if not group.ready or backoff is None or not (backoff.starts_none or backoff.reason is Reason.INSUFFICIENT_GPUS):
         return False
     return backoff.starts_none or bool(group.short or group.pending) or not room.free_replicas
-
-
-def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
-    """Limit the belief to the rate of the slower accelerator of a pair.
-
-    All replicas get the same share of the requests, so the slowest one bounds them.
-    """
-    if pair is None:
-        return belief
-    other = next((other for other in beliefs if other.option.name == pair.accelerator), None)
-    return belief if other is None or not other.feasible else replace(belief, pair_rps=other.rate_rps)
 
 
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:

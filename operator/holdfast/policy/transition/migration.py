@@ -123,7 +123,7 @@ def _uses_slots(view: View, option: Option, homes: frozenset[str]) -> bool:
     serve. After the backoff a slot is tried again.
     """
     backoff = view.learned.backoffs.active(option.name, view.now)
-    own, others = view.group_of(option.name), [group for group in view.groups if group.accelerator != option.name]
+    own, others = view.part(option.name), [group for group in view.groups if group.accelerator != option.name]
     fails = len(own.useless) - len(own.short)
     if backoff is None or fails > len(own.ready) or option.room.free_on & homes:
         return False

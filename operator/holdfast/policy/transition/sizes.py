@@ -39,7 +39,7 @@ def _shared(view: View, proposal: Proposal) -> dict[str, int]:
     pair, name, after = view.chosen.pair, view.chosen.name, proposal.after
     if pair is None:
         return {name: after}
-    own, other = view.group_of(name), view.group_of(pair.accelerator)
+    own, other = view.part(name), view.part(pair.accelerator)
     gone, there = view.leaving, pair.share(after)
     if gone and after == proposal.before - gone.total():
         there = min(other.baseline, pair.most) - gone[pair.accelerator]
