@@ -39,8 +39,9 @@ from benchmarks.autoscaling.cases import CASES
 from benchmarks.forecast_experts import CELL_SECONDS, FORGETTING, LEVEL_GAIN, TREND_GAIN
 from benchmarks.other_loads import LOADS, Load, scenario, square
 from holdfast.cli.simulate import declare
+from holdfast.maths.trend import Cell
 from holdfast.policy.estimate import forecast as product
-from holdfast.policy.estimate.arrivals import Arrivals, Cell, threshold
+from holdfast.policy.estimate.arrivals import Arrivals, threshold
 from holdfast.policy.estimate.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
 from holdfast.twin.declared_service import Declared
 from holdfast.twin.policies import make_policy

@@ -35,9 +35,9 @@ IN_PODS = tuple(
 """What ties the plugin to vLLM and its pod: the twin plays none of it."""
 
 BESIDES = {
-    "holdfast": ("policy", "../holdfast_engine", *FAST_LOOP, SEARCH, *JUDGED),
-    "holdfast-slow": ("policy", SEARCH, *JUDGED),
-    "holdfast-apart": ("policy", SEARCH, *JUDGED),
+    "holdfast": ("policy", "maths", "../holdfast_engine", *FAST_LOOP, SEARCH, *JUDGED),
+    "holdfast-slow": ("policy", "maths", SEARCH, *JUDGED),
+    "holdfast-apart": ("policy", "maths", SEARCH, *JUDGED),
     "static": (),
     "oracle": (SEARCH,),
 }

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.forecast_gpu_hours import Expert, Holt, Last, Season, Weights
-from holdfast.policy.estimate.arrivals import Arrivals, Cell
+from holdfast.maths.trend import Cell
+from holdfast.policy.estimate.arrivals import Arrivals
 
 LOSSES = st.lists(st.tuples(*[st.floats(0.0, 100.0)] * 3), min_size=1, max_size=40)
 

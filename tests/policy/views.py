@@ -10,10 +10,10 @@ from holdfast.domain.cluster import Placement, QueueLimit
 from holdfast.domain.decision import Action
 from holdfast.domain.node_inventory import Room
 from holdfast.enginemodel.replica_model import ReplicaRate
+from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
-from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.estimate.traffic import judge

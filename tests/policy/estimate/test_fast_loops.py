@@ -12,9 +12,9 @@ from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSp
 from holdfast.domain.signals import SignalState
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import StepLawModel
+from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_fast_loops
 from holdfast.policy.estimate.length_mix import Lengths
-from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
 from holdfast.policy.estimate.traffic import Seen, judge

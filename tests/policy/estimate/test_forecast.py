@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.estimate.arrivals import Arrivals, Line
+from holdfast.maths.trend import Line
+from holdfast.policy.estimate.arrivals import Arrivals
 from holdfast.policy.estimate.forecast import Residuals, forecast, learn_residuals, residual_quantile
 from tests.policy.estimate.test_arrivals import INTERVAL, LEAD, watched
 

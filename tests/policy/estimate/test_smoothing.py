@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.estimate.arrivals import Cell
+from holdfast.maths.trend import Cell
 from holdfast.policy.estimate.forecast import _highest_rps, smoothed_seconds
 
 CELLS = st.lists(

@@ -33,6 +33,7 @@ from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.enginemodel.replica_model import ReplicaRate
+from holdfast.maths.normal_belief import NormalBelief
 from holdfast.observe import foreign_engines, mapping
 from holdfast.observe.cluster import Invalid
 from holdfast.observe.ended import ended_from_pod
@@ -45,7 +46,6 @@ from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.kv_cache import KvCache
-from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums

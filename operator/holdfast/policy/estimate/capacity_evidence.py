@@ -14,8 +14,8 @@ from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, work_seconds
 from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
-from holdfast.policy.estimate.normal_belief import NormalBelief
 from holdfast.policy.estimate.replica_capacity import FIRST_LOAD, Belief, Capacity, Correction, limited_to
 from holdfast.policy.estimate.traffic import LARGEST, Seen
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
-from holdfast.policy.estimate.arrivals import Arrivals, Cell, from_history, threshold
+from holdfast.maths.normal import normal_quantile, quantile_variance
+from holdfast.maths.trend import Cell
+from holdfast.policy.estimate.arrivals import Arrivals, from_history, threshold
 from holdfast.policy.estimate.bursts import NONE, Bursts, expected_bursts
-from holdfast.policy.estimate.statistics import normal_quantile, quantile_variance
 
 REMEMBERED = 256
 """Residuals retained."""

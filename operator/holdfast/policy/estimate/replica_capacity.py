@@ -23,9 +23,9 @@ from holdfast.domain.value import value
 from holdfast.enginemodel.hardware import same_hardware
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, ReplicaRate, same_law
+from holdfast.maths.normal_belief import REFUTED, NormalBelief
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
-from holdfast.policy.estimate.normal_belief import REFUTED, NormalBelief
 from holdfast.policy.estimate.traffic import Seen
 
 NOTHING = Recalled()

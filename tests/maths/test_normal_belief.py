@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.estimate.normal_belief import DRIFT, FARTHEST, REFUTED, WIDEST, NormalBelief
+from holdfast.maths.normal_belief import DRIFT, FARTHEST, REFUTED, WIDEST, NormalBelief
 
 PRIOR = NormalBelief(0.0, 0.15)
 numbers = st.floats(allow_nan=True, allow_infinity=True)

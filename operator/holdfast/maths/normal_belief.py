@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from holdfast.domain.value import value
-from holdfast.policy.estimate.statistics import NORMAL
+from holdfast.maths.normal import NORMAL
 
 REFUTED = 2.58
 """Deviations between evidence and prediction beyond which the belief starts anew: 99 % lie within."""

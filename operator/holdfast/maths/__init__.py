@@ -1,0 +1,1 @@
+"""Statistics that know nothing of services: normal quantiles, beliefs, and lines through counts."""
