@@ -25,9 +25,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.domain.signals import SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
 from holdfast.policy.estimate.forecast import REMEMBERED, Residuals, forecast, learn_residuals
-from holdfast.policy.estimate.traffic import judge
 from holdfast.twin.timers import Floats
 from holdfast.twin.traces import read_rates, read_trace
 from holdfast.twin.workload import renewals

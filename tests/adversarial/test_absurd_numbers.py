@@ -14,8 +14,8 @@ from holdfast.domain.cluster import ClusterProblem, Placement, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import AcceleratorTraffic, History, LengthHistogram, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
+from holdfast.domain.valid_traffic import NAMES
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.traffic import NAMES
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, counts, node, replicas, service, traffic
 from tests.policy.fluid import FixedRates

@@ -11,11 +11,11 @@ import yaml
 
 from e2e.promtool import promtool
 from holdfast.cli.main import main
+from holdfast.domain.burn_rate import FAST, REACHABLE, SLOW
 from holdfast.domain.service import Slo
 from holdfast.monitoring import files, series
 from holdfast.monitoring.alerts import Alert, alerts
 from holdfast.monitoring.rules import BURNS, LEAST_FAST_SECONDS, SUDDEN_SHARE, TIERS, Tier, recordings
-from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SLOW
 from tests.monitoring.exported import OF_OLDER_VLLM, exported, names_in, of_operator
 from tests.monitoring.regenerate import FOLDER, generated
 

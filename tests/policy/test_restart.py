@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.domain.signals import History, MissingHistory, RateSample
 from holdfast.domain.snapshot import Recalled
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.headroom import FIRST, HIGHEST, LOWEST, recalled
 from holdfast.policy.estimate.slo_budget import account, budget_from_history
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, service, traffic
 from tests.policy.fluid import FluidCluster

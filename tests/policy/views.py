@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.domain.cluster import Placement, QueueLimit
 from holdfast.domain.decision import Action
 from holdfast.domain.node_inventory import Room
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.demand import Peaks
@@ -16,7 +17,6 @@ from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.slo_budget import SloState
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.choice import Choice

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from holdfast.domain.burn_rate import FAST, SLOW
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.policy.estimate.slo_budget import FAST, SLOW, Budget, account, slo_state
-from holdfast.policy.estimate.traffic import judge
+from holdfast.domain.valid_traffic import judge
+from holdfast.policy.estimate.slo_budget import Budget, account, slo_state
 
 LOOK_SECONDS, RATE_RPS, BEGIN = 30.0, 10.0, 1_000_000.0
 

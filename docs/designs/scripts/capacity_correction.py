@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import DEVIATION, PriorSource
 from holdfast.enginemodel.replica_model import ReplicaRate
@@ -32,7 +33,6 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Belief, Capacity, believe
 from holdfast.policy.estimate.slo_budget import Verdicts
-from holdfast.policy.estimate.traffic import judge
 from tests.builders import accelerator, service, traffic
 from tests.policy.fluid import FixedRates
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.arrivals import FALSE_ALARMS_PER_DAY, Arrivals, observe_arrivals
-from holdfast.policy.estimate.traffic import judge
 
 SLOT_SECONDS, INTERVAL_SECONDS, LEAD_SECONDS, DAY_SECONDS = 5, 30, 125.0, 86_400
 BASE_RPS = 20.0

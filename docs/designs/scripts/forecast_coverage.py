@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
 from holdfast.policy.estimate.forecast import Residuals, forecast, learn_residuals, smoothed_seconds
-from holdfast.policy.estimate.traffic import judge
 
 SLOT_SECONDS, LOOK_SECONDS, INTERVAL_SECONDS, LEAD_SECONDS = 5, 15, 30, 120.0
 WARM_UP_SECONDS = 3600

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.slo_budget import judge_requests
-from holdfast.policy.estimate.traffic import judge
 
 
 def shares(requests: int, late_ttft: float, late_tpot: float, together: float, seed: int) -> tuple[float, float]:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.headroom import FIRST, Headroom, adapt, in_force
 from holdfast.policy.estimate.slo_budget import Budget, account, slo_state
-from holdfast.policy.estimate.traffic import judge
 
 WINDOW_SECONDS, STEP_SECONDS, RATE_RPS, SHORT_SHARE, LIMITED_SHARE = 86_400.0, 125.0, 10.0, 0.2, 0.3
 BEGIN = 1_000_000.0

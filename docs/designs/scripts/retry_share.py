@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.retries import Retries, learn_retries
-from holdfast.policy.estimate.traffic import judge
 
 LOOK_SECONDS, NEW_RPS, CARRIED_RPS, LOOKS = 30.0, 20.0, 15.0, 5
 

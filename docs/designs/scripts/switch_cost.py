@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceSpec
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.choice import HYSTERESIS, Choice, choose

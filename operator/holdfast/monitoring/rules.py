@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.domain.burn_rate import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.monitoring import series
 from holdfast.monitoring.series import by, duration, of, told
 from holdfast.observe import queries
 from holdfast.observe.histograms import without_classic
 from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
 from holdfast.observe.traffic import FINISHED_REASONS
-from holdfast.policy.estimate.slo_budget import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.policy.settings import PolicySettings
 from holdfast_engine.engine_info import INFO_LABELS
 

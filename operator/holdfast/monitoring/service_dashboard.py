@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.domain.burn_rate import FAST, SLOW
 from holdfast.monitoring import series
 from holdfast.monitoring.panels import Annotation, Dashboard, Panel, Row, Target, Variable, lines, stat, table
 from holdfast.monitoring.rules import OBJECTIVES
@@ -20,7 +21,6 @@ from holdfast.monitoring.views import (
     wrong_conditions,
 )
 from holdfast.observe.queries import CACHE_LABELS
-from holdfast.policy.estimate.slo_budget import FAST, SLOW
 from holdfast_engine.engine_info import INFO_LABELS
 
 _LATENCIES = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.valid_traffic import Seen, judge
 from holdfast.domain.value import value
 from holdfast.enginemodel.hardware import same_hardware
 from holdfast.enginemodel.replica_model import EngineModel
@@ -26,7 +27,6 @@ from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
-from holdfast.policy.estimate.traffic import Seen, judge
 from holdfast.policy.health.backoff import watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.stalled import Stalls, watch_stalls

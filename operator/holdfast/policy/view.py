@@ -11,6 +11,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate.demand import Peaks, replicas_for
@@ -20,7 +21,6 @@ from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.scale_to_zero import Slumber
 from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS, ScheduledMinimums
 from holdfast.policy.estimate.slo_budget import SloState
-from holdfast.policy.estimate.traffic import Seen
 from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.memory import Learned

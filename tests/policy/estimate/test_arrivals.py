@@ -8,8 +8,8 @@ import random
 import pytest
 
 from holdfast.domain.signals import History, RateSample, SignalState
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, from_history, observe_arrivals, threshold
-from holdfast.policy.estimate.traffic import judge
 from tests.builders import NOW, traffic
 
 LEAD, INTERVAL = 45.0, 10.0

@@ -13,7 +13,7 @@ from holdfast.domain.decision import BadByCause
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.policy.estimate.traffic import bad_by_cause, judge
+from holdfast.domain.valid_traffic import bad_by_cause, judge
 
 SLO = Slo(0.5, 0.03, 0.99, 3600.0)
 END_TO_END = replace(SLO, e2e_seconds=20.0)

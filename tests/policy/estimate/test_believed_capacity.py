@@ -13,6 +13,7 @@ from holdfast.domain.cluster import Placement
 from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.snapshot import Recalled
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replica_model import StepLawModel
@@ -30,7 +31,6 @@ from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_len
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
 from holdfast_engine.model_figures import ModelFigures
 from tests.builders import (

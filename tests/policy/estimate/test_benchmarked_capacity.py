@@ -13,12 +13,12 @@ from holdfast import policy
 from holdfast.domain.benchmark import EngineKind, Measured, newest
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.signals import SignalState
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.benchmarked_capacity import mix_of, scaled
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
-from holdfast.policy.estimate.traffic import judge
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, no_traffic, replicas, service, traffic
 
 CHAT = service()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.length_mix import Lengths, length_mix
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, replicas, service, traffic
 from tests.policy.fluid import FixedRates

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.domain.burn_rate import FAST, SLOW
 from holdfast.domain.signals import History, RateSample
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.headroom import HIGHEST, LOWEST, Headroom, adapt, in_force
-from holdfast.policy.estimate.slo_budget import (
-    FAST,
-    SLOW,
-    Budget,
-    account,
-    budget_from_history,
-    judge_requests,
-    recent,
-    slo_state,
-)
-from holdfast.policy.estimate.traffic import judge
+from holdfast.policy.estimate.slo_budget import Budget, account, budget_from_history, judge_requests, recent, slo_state
 from tests.builders import NOW, service, traffic
 
 SLO = service().spec.slo  # 99 % over one hour

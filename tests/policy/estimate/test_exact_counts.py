@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate import arrivals, slo_budget
 from holdfast.policy.estimate.slo_budget import Budget
-from holdfast.policy.estimate.traffic import judge
 from tests.builders import NOW, counts, service, traffic
 from tests.policy.fluid import FluidCluster, steps
 

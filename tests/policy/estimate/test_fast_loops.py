@@ -10,6 +10,7 @@ import pytest
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import SignalState
+from holdfast.domain.valid_traffic import Seen, judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.maths.normal_belief import NormalBelief
@@ -17,7 +18,6 @@ from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
-from holdfast.policy.estimate.traffic import Seen, judge
 from tests.builders import L40S, NOW, service, traffic
 
 MODEL = StepLawModel()

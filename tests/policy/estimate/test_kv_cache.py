@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.signals import SignalState
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.demand import MOST_REPLICAS
 from holdfast.policy.estimate.kv_cache import FULL, KvCache, watch_kv_cache
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceView, a_snapshot, replicas, service, traffic
 

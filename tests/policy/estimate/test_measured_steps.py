@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.domain.engine import StepSums
+from holdfast.domain.valid_traffic import judge
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.enginetimer import slowed
 from holdfast.enginemodel.mix import LengthMix
@@ -18,7 +19,6 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.policy.estimate.capacity_evidence import StepEvidence, measure_steps
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.estimate.traffic import judge
 from holdfast_engine.leastsquares import TERMS, UNITS
 from holdfast_engine.rules import Limits, Objectives
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service, traffic

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast.domain.decision import Decision
 from holdfast.domain.signals import History, RateSample, SignalState
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.slo_budget import Budget, Gap, account, budget_from_history
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceView, a_snapshot, no_traffic, replicas, service, traffic
 from tests.policy.fluid import FixedRates

@@ -32,6 +32,7 @@ from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.observe import foreign_engines, mapping
@@ -50,7 +51,6 @@ from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
 from holdfast.policy.estimate.slo_budget import Budget, Gap, SloState, Verdicts
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.health.backoff import Backoff, Backoffs

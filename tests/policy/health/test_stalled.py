@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.slo_budget import Verdicts
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.placement.on_demand_pair import Pair, together

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.slo_budget import Verdicts
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls
 from holdfast.policy.health.stragglers import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Straggler, watch_straggler

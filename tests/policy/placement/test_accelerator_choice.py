@@ -10,9 +10,9 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.explain.candidates import candidates
 from holdfast.policy.health.backoff import Backoff, Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, group_replicas

@@ -10,11 +10,11 @@ import pytest
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.domain.signals import MissingHistory, SignalState
+from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.slo_budget import SloState
-from holdfast.policy.estimate.traffic import judge
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls

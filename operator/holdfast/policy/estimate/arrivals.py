@@ -15,11 +15,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from holdfast.domain.signals import History
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.maths.normal import normal_quantile, surprise
 from holdfast.maths.trend import SLOPE_CELLS, Cell, Line, Sums, sum_up
 from holdfast.policy.estimate.bursts import KEPT_SECONDS, Rise, with_rise
-from holdfast.policy.estimate.traffic import Seen
 
 FALSE_ALARMS_PER_DAY = 4.0
 """How often per day noise alone may be taken for a change.

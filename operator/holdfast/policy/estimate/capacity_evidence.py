@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from holdfast.domain.engine import EngineFacts, StepSums
 from holdfast.domain.service import ServiceSpec
+from holdfast.domain.valid_traffic import LARGEST, Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, work_seconds
@@ -17,7 +18,6 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.replica_capacity import FIRST_LOAD, Belief, Capacity, Correction, limited_to
-from holdfast.policy.estimate.traffic import LARGEST, Seen
 
 STEPS_DEVIATION, TPOT_DEVIATION, LOAD_DEVIATION = 0.05, 0.15, 0.25
 """How uncertain evidence is, as standard deviations of logarithms.

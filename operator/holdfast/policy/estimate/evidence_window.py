@@ -8,9 +8,9 @@ from zlib import crc32
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LEAST_LOOK_SECONDS
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.slo_budget import Verdicts, plus
-from holdfast.policy.estimate.traffic import Seen
 
 LOOK_SECONDS = 60.0
 """Length of an evidence window: observation and prediction are compared that often, so the correction is slow."""

@@ -5,8 +5,8 @@ A replica there carries its rate at the best limits.
 
 from __future__ import annotations
 
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.policy.estimate.traffic import Seen
 
 DOUBT_SECONDS = 180.0
 """How long the last finding is retained while a starting replica or a failed scrape hides the plugin."""

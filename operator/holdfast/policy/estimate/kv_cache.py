@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 
 from holdfast.domain.signals import AcceleratorTraffic
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
-from holdfast.policy.estimate.traffic import Seen
 
 LEVEL_SECONDS, TREND_SECONDS = 30.0, 90.0
 """Time over which a sample loses 1 - 1/e of its weight for the level and for the trend."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from holdfast.domain.signals import LengthHistogram
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix, histogram_moments, shortest_tokens
-from holdfast.policy.estimate.traffic import Seen
 
 PRIOR_PROMPT_TOKENS = 1155.0
 PRIOR_OUTPUT_TOKENS = 211.0

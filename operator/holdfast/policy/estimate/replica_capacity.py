@@ -19,6 +19,7 @@ from holdfast.domain.benchmark import Measured
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.snapshot import Recalled
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.hardware import same_hardware
 from holdfast.enginemodel.mix import LengthMix
@@ -26,7 +27,6 @@ from holdfast.enginemodel.replica_model import EngineModel, ReplicaRate, same_la
 from holdfast.maths.normal_belief import REFUTED, NormalBelief
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
 from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
-from holdfast.policy.estimate.traffic import Seen
 
 NOTHING = Recalled()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.policy.estimate.traffic import Seen
 
 REFUSING, ENDED = 0.05, 0.01
 """Shares of arrivals refused: above the first an episode runs, below the second it has ended."""

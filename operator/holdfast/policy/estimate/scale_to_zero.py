@@ -17,9 +17,9 @@ from dataclasses import replace
 from holdfast.domain.activator import Activator
 from holdfast.domain.signals import History
 from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums
-from holdfast.policy.estimate.traffic import Seen
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 60.0, 1800.0
 """A shorter time without requests is no pause; no pause longer than the second is waited for."""

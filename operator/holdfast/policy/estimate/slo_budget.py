@@ -11,22 +11,13 @@ import math
 from dataclasses import replace
 from enum import StrEnum
 
+from holdfast.domain.burn_rate import FAST, SHORTER, SLOW, BurnWindow
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import History, abandoned
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.policy.estimate.traffic import Seen
 
 BUCKETS = 120
-
-SHORTER = 12.0
-"""Factor by which the second window of an alert is shorter.
-
-The alert also requires its burn rate over that window, so that it ends soon after the burning does.
-"""
-
-REACHABLE = 0.8
-"""Largest share of bad requests that an alert waits for, however large the budget is."""
-
 
 LEAST_GAP_SECONDS, LEAST_GAP_SHARE = 1800.0, 0.125
 """Part of the window that may be missing without a report.
@@ -41,22 +32,6 @@ class Gap(StrEnum):
     FORGOTTEN = "Prometheus had no data for them when the operator started; set its retention to {window} or more"
     UNANSWERED = "Prometheus did not return them when the operator started; see the operator's log"
     EDITED = "slo.window was changed then"
-
-
-@value
-class BurnWindow:
-    """A burn-rate alert: this share of the budget was spent within 1/`divisor` of the window."""
-
-    budget_share: float
-    divisor: float
-
-    def threshold(self, slo: Slo) -> float:
-        """Return the burn rate, capped to a reachable one; 1 spends the budget exactly over the window."""
-        return min(self.budget_share * self.divisor, REACHABLE / slo.budget_share)
-
-
-FAST = BurnWindow(0.05, 60.0)
-SLOW = BurnWindow(0.10, 12.0)
 
 
 @value

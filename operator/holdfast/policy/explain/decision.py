@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.valid_traffic import bad_by_cause
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
-from holdfast.policy.estimate.traffic import bad_by_cause
 from holdfast.policy.explain.candidates import candidates
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for

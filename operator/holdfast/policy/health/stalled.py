@@ -8,8 +8,8 @@ from dataclasses import replace
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import Timing
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.policy.estimate.traffic import Seen
 
 
 @value

@@ -14,8 +14,8 @@ from dataclasses import replace
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.signals import still_seconds
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
+from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.policy.estimate.traffic import Seen
 from holdfast.policy.health.stalled import Stalls
 
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 600.0, 6 * 3600.0
