@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Action, BatchingTarget, Decision, QueueLimitTarget
+from holdfast.domain.decision import Action, BatchingTarget, Decision, QueueLimitTarget, Verdict
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.enginemodel.replica_model import EngineModel
@@ -21,6 +21,7 @@ from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.sizing.service_view import view_of
 from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
+from holdfast.policy.transition.pinned import held_verdict
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
@@ -30,12 +31,14 @@ from holdfast.policy.view import View
 class ServicePlan:
     """What a service is to do: as if it were alone when proposed, within its allocation after the transition.
 
-    `request` is what it asks of the fleet, which follows from the sizes that it would have alone.
+    `held` is what it does instead of `sizes` where people hold its size. `request` is what it asks of the fleet, which
+    follows from the sizes that it would have alone.
     """
 
     learning: Learning
     view: View
     sizes: Sizes
+    held: Verdict | None
     request: CapacityRequest
     batching: Batching
     limits: BatchingTarget | None
@@ -57,7 +60,7 @@ def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str 
     sizes, known = decide_sizes(view), learning.observed.known
     passed = view.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
     batching, limits = tune(known.batching, view, passed, model)
-    return ServicePlan(learning, view, sizes, request_of(view, sizes), batching, limits)
+    return ServicePlan(learning, view, sizes, held_verdict(view), request_of(view, sizes), batching, limits)
 
 
 def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick, model: EngineModel) -> ServicePlan:
@@ -66,7 +69,7 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
         return proposal
     if not allocation.moves_to:
         view = replace(proposal.view, allocation=allocation)
-        return replace(proposal, view=view, sizes=decide_sizes(view))
+        return replace(proposal, view=view, sizes=decide_sizes(view), held=held_verdict(view))
     learned, left = proposal.learning.learned, allocation.leaves
     backoffs = learned.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
     learning = replace(proposal.learning, learned=replace(learned, backoffs=backoffs))
@@ -75,7 +78,7 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
 
 def explain(plan: ServicePlan) -> Decision:
     """Return the decision with its reason, message, conditions and inputs."""
-    decision = decision_of(plan.view, plan.sizes, plan.batching)
+    decision = decision_of(plan.view, plan.sizes, plan.held, plan.batching)
     return replace(decision, batching=plan.limits, queue_limit=plan.queue_limit)
 
 

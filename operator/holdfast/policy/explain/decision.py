@@ -13,13 +13,16 @@ from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.batching_limits import advice
 from holdfast.policy.transition.evictions import max_unavailable
-from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
 from holdfast.policy.view import View
 
 
-def decision_of(view: View, sizes: Sizes, batching: Batching) -> Decision:
-    """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it."""
-    (verdict, recommendation), belief = _verdicts(view, sizes, batching), view.belief
+def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batching) -> Decision:
+    """Return the decision: what is done, what is only recommended, the conditions, and the inputs behind it.
+
+    `held` is done instead where people hold the size themselves.
+    """
+    free, belief = _free_verdict(view, sizes, batching), view.belief
+    verdict = held or free
     return Decision(
         key=view.spec.key,
         generation=view.spec.generation,
@@ -41,7 +44,7 @@ def decision_of(view: View, sizes: Sizes, batching: Batching) -> Decision:
             if each.scaled.measured
         ),
         cold_start_seconds=view.learned.cold_starts.p90_seconds,
-        recommendation=recommendation,
+        recommendation=free if held else None,
         explanation=_explanation(view, sizes),
         holding=_holding(view),
         engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
@@ -49,16 +52,11 @@ def decision_of(view: View, sizes: Sizes, batching: Batching) -> Decision:
     )
 
 
-def _verdicts(view: View, sizes: Sizes, batching: Batching) -> tuple[Verdict, Verdict | None]:
-    """What is done, and what is only recommended because people hold the size themselves."""
+def _free_verdict(view: View, sizes: Sizes, batching: Batching) -> Verdict:
+    """What follows from the load, whoever holds the size."""
     advised = advice(batching, view) if view.spec.recommend_only else ""
     told = "; ".join(filter(None, (describe(view, sizes), advised)))
-    free = Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets)
-    if view.spec.pinned_replicas is not None:
-        return pinned_verdict(view, view.spec.pinned_replicas), free
-    if view.spec.recommend_only:
-        return recommend_verdict(view), free
-    return free, None
+    return Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets)
 
 
 def _holding(view: View) -> bool:

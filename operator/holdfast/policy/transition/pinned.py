@@ -16,6 +16,13 @@ from holdfast.policy.transition.sizes import action_of, targets_of
 from holdfast.policy.view import View
 
 
+def held_verdict(view: View) -> Verdict | None:
+    """What is done with a size that people hold; None where it follows the load."""
+    if view.spec.pinned_replicas is not None:
+        return pinned_verdict(view, view.spec.pinned_replicas)
+    return recommend_verdict(view) if view.spec.recommend_only else None
+
+
 def pinned_verdict(view: View, pinned: int) -> Verdict:
     """Exactly that many replicas, on the accelerators in use as they are, the preferred one taking the difference.
 
