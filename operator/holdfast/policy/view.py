@@ -36,8 +36,8 @@ LASTING_SECONDS = 60.0
 NO_ACTIVATOR = "scaling.min is 0, but no activator runs to hold requests; start the operator with --activator-image"
 
 
-class Least(NamedTuple):
-    """Fewest replicas, and why."""
+class Bound(NamedTuple):
+    """The fewest replicas, or the size that a guard allows instead, and why."""
 
     replicas: int
     reason: Reason
@@ -45,8 +45,8 @@ class Least(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _declared(field: str, replicas: int) -> Least:
-    return Least(replicas, Reason.AT_MINIMUM, f"{field} is {replicas}")
+def _declared(field: str, replicas: int) -> Bound:
+    return Bound(replicas, Reason.AT_MINIMUM, f"{field} is {replicas}")
 
 
 @value
@@ -141,12 +141,12 @@ class View:
         return self.spec.pinned_replicas is not None or self.spec.recommend_only
 
     @property
-    def least(self) -> Least:
+    def least(self) -> Bound:
         """The lower bound: scaling.min, or a higher scaling.minOnDemand or scheduled minimum."""
         spec, floor = self.spec, self.scheduled.now
         least, on_demand = spec.min_replicas, spec.min_on_demand
         if floor is not None and floor.replicas > max(least, on_demand):
-            return Least(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
+            return Bound(floor.replicas, Reason.SCHEDULED_FLOOR, floor.sentence)
         if not self.asleep and on_demand > max(1, least):
             return _declared("scaling.minOnDemand", on_demand)
         if least == 0 and not self.asleep:
@@ -186,18 +186,18 @@ class View:
         return replicas_for(activator.waiting / came_within, rate_rps)
 
     @property
-    def _least_near_zero(self) -> Least:
+    def _least_near_zero(self) -> Bound:
         """The lower bound, with the reason why a service that may scale to zero does not."""
         silent = Reason.ACTIVATOR_SILENT
         if self.service.activator is None:
-            return Least(1, silent, NO_ACTIVATOR)
+            return Bound(1, silent, NO_ACTIVATOR)
         if self.learned.idle.silent(self.now):
-            return Least(1, silent, "the activator does not answer, so one replica stays up to serve requests")
+            return Bound(1, silent, "the activator does not answer, so one replica stays up to serve requests")
         if self.held:
-            return Least(1, Reason.REQUESTS_HELD, "the activator holds requests until a replica is ready")
+            return Bound(1, Reason.REQUESTS_HELD, "the activator holds requests until a replica is ready")
         spell = format_duration(float(round(self.idle_seconds)))
         text = f"scaling.min is 0: the last replica is removed after {spell} without a request"
-        return Least(1, Reason.AT_MINIMUM, text)
+        return Bound(1, Reason.AT_MINIMUM, text)
 
     @property
     def above_demand(self) -> bool:

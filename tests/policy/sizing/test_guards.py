@@ -20,8 +20,8 @@ from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.stalled import Stall, Stalls
 from holdfast.policy.memory import Learned
 from holdfast.policy.sizing import guards
-from holdfast.policy.sizing.guards import GUARDS, Bound, Guard, Proposal, apply_guards
-from holdfast.policy.view import View
+from holdfast.policy.sizing.guards import GUARDS, Guard, Proposal, apply_guards
+from holdfast.policy.view import Bound, View
 from tests.builders import NOW, accelerator, no_traffic, replicas
 from tests.policy.views import CHAT, view
 

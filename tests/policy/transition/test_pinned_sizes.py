@@ -16,9 +16,10 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
-from holdfast.policy.sizing.guards import Bound, Proposal
+from holdfast.policy.sizing.guards import Proposal
 from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.transition.pinned import pinned_verdict, share_out
+from holdfast.policy.view import Bound
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
 from tests.policy.views import view

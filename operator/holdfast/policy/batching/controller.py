@@ -42,14 +42,6 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 6 * 3600.0, 7 * 24 * 3600.0
 """Backoff before rejected limits may be tried again, and its upper bound; it doubles each time."""
 
 
-@value
-class Wanted:
-    """Limits, and the rate a replica would carry with them in requests/s."""
-
-    limits: BatchingLimits
-    rate_rps: float
-
-
 class Question(NamedTuple):
     """Inputs of a search for the best limits; its result is reused while they stay the same."""
 
@@ -61,11 +53,12 @@ class Question(NamedTuple):
 
 
 @value
-class Considered:
-    """The best limits, and the inputs they were found for."""
+class Wanted:
+    """The best limits, the rate a replica would carry with them in requests/s, and the inputs they were found for."""
 
-    question: Question
-    wanted: Wanted
+    limits: BatchingLimits
+    rate_rps: float
+    question: Question | None = None
 
 
 @value
@@ -147,7 +140,7 @@ class Batching:
     returned: tuple[Returned, ...] = ()
     better: tuple[str, BatchingLimits, float] | None = None
     changed_at: float | None = None
-    considered: Considered | None = None
+    considered: Wanted | None = None
 
 
 def step(memory: Batching, situation: Situation) -> tuple[Batching, BatchingTarget]:

@@ -30,11 +30,6 @@ class Peaks:
         return 0.0 if self.since is None else now - self.since
 
 
-def hold_seconds(lead_seconds: float, drain_seconds: float) -> float:
-    """Return the time in which removed capacity cannot be restored: drain time plus lead time."""
-    return drain_seconds + lead_seconds
-
-
 def remember_peak(
     memory: Peaks, forecast: Forecast | None, demand: float | None, now: float, hold: float, fresh: bool
 ) -> Peaks:

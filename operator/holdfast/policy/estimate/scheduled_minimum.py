@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.domain.schedules import Window, windows
-from holdfast.domain.service import Schedule, ServiceSpec
+from holdfast.domain.service import Schedule
 
 LONGEST_SECONDS = 86_400.0
 """Bound of lead and hold times: longer ones count as a day."""
@@ -56,13 +55,6 @@ def scheduled_minimums(
         kept=_highest(near, now),
         change_at=min((moment for moment in moments if moment > now), default=math.inf),
     )
-
-
-def raised(spec: ServiceSpec, found: ScheduledMinimums) -> ServiceSpec:
-    """Return the spec with scaling.min raised to the scheduled minimum that holds now."""
-    if found.now is None or found.now.replicas <= spec.min_replicas:
-        return spec
-    return replace(spec, min_replicas=found.now.replicas)
 
 
 def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:

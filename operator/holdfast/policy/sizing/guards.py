@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
 from holdfast.policy.placement.on_demand_pair import affordable
-from holdfast.policy.view import View
+from holdfast.policy.view import Bound, View
 
 MOST_TURNS = 2
 """Changes of direction per lead time."""
@@ -30,23 +31,10 @@ class Proposal:
     after: int
     elsewhere: int = 0
 
-    def at(self, replicas: int) -> Proposal:
-        """Return the same with so many replicas."""
-        return Proposal(self.view, self.before, replicas, self.elsewhere)
-
     @property
     def lowers(self) -> bool:
         """Capacity gets less: hung replicas are none, nor those without a node."""
         return self.after < self.before and self.after < self.before - self.view.leaving.total()
-
-
-@value
-class Bound:
-    """The size a guard allows instead, and why."""
-
-    replicas: int
-    reason: Reason
-    sentence: str
 
 
 Guard = Callable[[Proposal], Bound | None]
@@ -204,7 +192,7 @@ def at_least_the_minimum(proposal: Proposal) -> Bound | None:
     """Where others come first, what serves elsewhere is part of it: more would be taken from them."""
     least, only_hung = proposal.view.least, not proposal.lowers and proposal.after < proposal.before
     here = least.replicas if proposal.view.allocation is None else least.replicas - proposal.elsewhere
-    return None if proposal.after >= here or only_hung else Bound(here, least.reason, least.sentence)
+    return None if proposal.after >= here or only_hung else least._replace(replicas=here)
 
 
 def at_most_the_maximum(proposal: Proposal) -> Bound | None:
@@ -288,5 +276,5 @@ def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tupl
         bound = guard(proposal)
         if bound is not None and bound.replicas != proposal.after:
             bounds.append(bound)
-            proposal = proposal.at(bound.replicas)
+            proposal = replace(proposal, after=bound.replicas)
     return proposal, tuple(bounds)

@@ -6,8 +6,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
-from holdfast.policy.sizing.guards import Bound
-from holdfast.policy.view import View
+from holdfast.policy.view import Bound, View
 
 
 @value

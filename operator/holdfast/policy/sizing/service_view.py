@@ -11,7 +11,6 @@ from holdfast.policy.estimate.replica_capacity import same_engines
 from holdfast.policy.estimate.scheduled_minimum import (
     NO_SCHEDULED_MINIMUMS,
     ScheduledMinimums,
-    raised,
     scheduled_minimums,
 )
 from holdfast.policy.learn import Learning
@@ -34,12 +33,12 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
-    cycle = demand.hold_seconds(lead, tick.settings.drain_seconds)
+    cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
     scheduled = _scheduled(spec, learned, now, cycle, tick.settings)
     least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, tick.settings.idle_seconds)
     slumber = scale_to_zero.slumber(learned.idle, service, seen, observed.starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
-    beliefs, least = learned.capacity.beliefs, raised(_awake(spec), scheduled)
+    beliefs, least = learned.capacity.beliefs, _awake(spec, scheduled)
     considered = describe_options(least, beliefs, groups, learned.backoffs, tick.inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
     before = Choice() if edited else known.choice
@@ -102,7 +101,7 @@ def _scheduled(
     return scheduled_minimums(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
 
 
-def _awake(spec: ServiceSpec) -> ServiceSpec:
+def _awake(spec: ServiceSpec, scheduled: ScheduledMinimums) -> ServiceSpec:
     """The spec as accelerators are chosen for: at least one replica, for a service at rest the next one."""
-    least = max(1, spec.min_replicas, spec.min_on_demand)
+    least = max(1, spec.min_replicas, spec.min_on_demand, scheduled.now.replicas if scheduled.now else 0)
     return spec if spec.min_replicas == least else replace(spec, min_replicas=least)

@@ -15,7 +15,6 @@ from holdfast.policy.batching.controller import (
     HYSTERESIS,
     LEAST_BUDGET,
     Batching,
-    Considered,
     Question,
     Situation,
     Wanted,
@@ -53,16 +52,16 @@ def _at_rest(memory: Batching, view: View, placement: Placement) -> bool:
     if memory.trial is not None or memory.ending is not None or placement.batching_before is not None:
         return False
     found = memory.considered
-    return view.belief.fast_loop or found is None or found.wanted.limits == placement.batching
+    return view.belief.fast_loop or found is None or found.limits == placement.batching
 
 
 def advice(memory: Batching, view: View) -> str:
     """What other limits would carry, for services whose limits are held by people."""
     found, rate_rps = memory.considered, view.belief.rate_rps
-    if found is None or not rate_rps > 0.0 or not found.wanted.rate_rps >= HYSTERESIS * rate_rps:
+    if found is None or not rate_rps > 0.0 or not found.rate_rps >= HYSTERESIS * rate_rps:
         return ""
-    carried = f"one {view.chosen.name} replica would carry {found.wanted.rate_rps:.1f} req/s instead of {rate_rps:.1f}"
-    return f"with {words(found.wanted.limits)}, {carried}"
+    carried = f"one {view.chosen.name} replica would carry {found.rate_rps:.1f} req/s instead of {rate_rps:.1f}"
+    return f"with {words(found.limits)}, {carried}"
 
 
 def _situation(memory: Batching, view: View, placement: Placement, passed_seconds: float) -> Situation:
@@ -81,7 +80,7 @@ def _situation(memory: Batching, view: View, placement: Placement, passed_second
         demand_rps=view.demand_rps,
         rate_rps=view.belief.rate_rps,
         cold_start_seconds=view.learned.cold_starts.p90_seconds or view.learned.lead_seconds,
-        wanted=memory.considered.wanted if memory.considered and free and settled else None,
+        wanted=memory.considered if free and settled else None,
     )
     if memory.trial is None and placement.batching_before is None:
         return situation
@@ -140,7 +139,7 @@ def _may_need(view: View) -> bool:
     return view.demand_rps is not None and view.demand_rps > view.belief.rate_rps > 0.0
 
 
-def _considered(known: Considered | None, view: View, model: EngineModel) -> Considered | None:
+def _considered(known: Wanted | None, view: View, model: EngineModel) -> Wanted | None:
     """The best limits for what the belief holds for, looked for anew only when that has changed."""
     mix, belief, spec = view.learned.capacity.mix, view.belief, view.spec
     if mix is None:
@@ -156,4 +155,4 @@ def _considered(known: Considered | None, view: View, model: EngineModel) -> Con
         return None
     # Whatever corrects the one is taken to correct the other.
     corrected = found.rate_rps * belief.rate_rps / belief.rate.rate_rps
-    return Considered(question, Wanted(BatchingLimits() if limits == spec.batching else limits, corrected))
+    return Wanted(BatchingLimits() if limits == spec.batching else limits, corrected, question)

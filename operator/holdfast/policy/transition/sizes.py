@@ -8,10 +8,10 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
 from holdfast.domain.decision import Action, PlacementTarget
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.sizing.guards import Bound, Proposal, apply_guards
+from holdfast.policy.sizing.guards import Proposal, apply_guards
 from holdfast.policy.sizing.proposal import Sizes, propose
 from holdfast.policy.transition.migration import migration_to, next_sizes
-from holdfast.policy.view import View
+from holdfast.policy.view import Bound, View
 
 
 def decide_sizes(view: View) -> Sizes:
