@@ -39,7 +39,7 @@ from benchmarks.autoscaling.cases import CASES
 from benchmarks.forecast_experts import CELL_SECONDS, FORGETTING, LEVEL_GAIN, TREND_GAIN
 from benchmarks.other_loads import LOADS, Load, scenario, square
 from holdfast.cli.simulate import declare
-from holdfast.maths.trend import Cell
+from holdfast.maths.trend import Cell, highest_rps
 from holdfast.policy.estimate import forecast as product
 from holdfast.policy.estimate.arrivals import Arrivals, threshold
 from holdfast.policy.estimate.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
@@ -147,7 +147,7 @@ class Season(Expert):
         if not self._cells or self._cells[0].ends_at > then:
             return math.nan
         cells = [cell for cell in self._cells if then < cell.middle <= then + lead_seconds]
-        return product._highest_rps(cells, smoothed_seconds(interval, lead_seconds)) if cells else math.nan
+        return highest_rps(cells, smoothed_seconds(interval, lead_seconds)) if cells else math.nan
 
 
 class Weights:
@@ -254,7 +254,7 @@ class Mixture:
         while self._open and self._open[0].at <= self._at - lead_seconds:
             look = self._open.popleft()
             cells = [cell for cell in demand.cells if cell.middle > look.at and cell.ends_at <= self._at]
-            highest = product._highest_rps(cells, seconds)
+            highest = highest_rps(cells, seconds)
             over = highest - look.told
             losses = np.maximum(look.quantile * over, (look.quantile - 1.0) * over)
             self._weights.add(losses[:-1], look.share, interval)

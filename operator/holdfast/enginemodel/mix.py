@@ -11,6 +11,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.domain.signals import LengthHistogram
+
 DEFAULT_CV = 1.0
 """Coefficient of variation assumed where only means are known; production chat traces have 0.8 .. 1.2."""
 
@@ -23,6 +25,12 @@ MOST_OF_MEAN = 0.9
 
 LENGTH_EDGES = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 """vLLM's edges of prompt and answer lengths, up to a context of half a million tokens."""
+
+TOKEN_GRID, CACHED_GRID, VARIATION_GRID = 0.05, 0.05, 0.25
+"""Grid steps of a mix: of the logarithm of a mean, of a share, of a coefficient of variation."""
+
+MOST_TOKENS = 1e7
+"""A length beyond any context; it keeps absurd counts finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,36 @@ def shortest_tokens(edges: Sequence[float], cumulative: Sequence[float]) -> floa
     counted = list(zip(edges, cumulative, strict=False))
     below = SELDOM * (counted[-1][1] + 2.0) - 1.0
     return max((edge for edge, count in counted if count <= below and math.isfinite(edge)), default=0.0)
+
+
+def mix_on_grid(
+    prompt_tokens: float, output_tokens: float, cached_share: float, prompts: LengthHistogram, outputs: LengthHistogram
+) -> LengthMix:
+    """The mix of requests with these means, on a grid, so that nearly equal mixes are computed only once.
+
+    The spread comes from the histograms, where they exist.
+    """
+    return LengthMix.from_means(
+        _on_grid(prompt_tokens),
+        _on_grid(output_tokens),
+        cached_share=round(cached_share / CACHED_GRID) * CACHED_GRID,
+        prompt_cv=_variation(prompts),
+        output_cv=_variation(outputs),
+        shortest_output=shortest_tokens(outputs.edges_tokens, outputs.cumulative),
+    )
+
+
+def _on_grid(tokens: float) -> float:
+    """Return the nearest grid point of a mean length."""
+    return math.exp(round(math.log(min(tokens, MOST_TOKENS)) / TOKEN_GRID) * TOKEN_GRID)
+
+
+def _variation(lengths: LengthHistogram) -> float:
+    """Return the coefficient of variation of a histogram, on the grid; the default without data."""
+    moments = histogram_moments(lengths.edges_tokens, lengths.cumulative)
+    if moments is None or moments[0] <= 0.0:
+        return DEFAULT_CV
+    return min(4.0, round(_cv(*moments) / VARIATION_GRID) * VARIATION_GRID)
 
 
 @lru_cache(maxsize=4096)

@@ -109,3 +109,15 @@ def sum_up(cells: Sequence[Cell], counts: Collection[int] = ()) -> dict[int, Sum
         if number in wanted:
             sums[number] = Sums(origin, number, seconds, times, squares, arrivals, products)
     return sums
+
+
+def highest_rps(cells: Sequence[Cell], seconds: float) -> float:
+    """Return the highest rate over consecutive cells that span `seconds`, or over all cells if they span less."""
+    highest, first, span, arrivals = 0.0, 0, 0.0, 0.0
+    for cell in cells:
+        span, arrivals = span + cell.seconds, arrivals + cell.arrivals
+        while span - cells[first].seconds >= seconds:
+            span, arrivals, first = span - cells[first].seconds, arrivals - cells[first].arrivals, first + 1
+        if span >= seconds:
+            highest = max(highest, arrivals / span)
+    return highest or (arrivals / span if span > 0.0 else 0.0)

@@ -27,7 +27,7 @@ from holdfast.policy.estimate.capacity_evidence import (
     step_evidence,
 )
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
-from holdfast.policy.estimate.length_mix import Lengths, length_mix, observe_lengths
+from holdfast.policy.estimate.length_mix import Lengths, observe_lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
@@ -541,7 +541,7 @@ def test_lengths_follow_what_is_served_within_minutes() -> None:
 def test_equal_mixes_are_put_on_one_grid() -> None:
     nothing = judge(traffic(1.0))
     mixes = {
-        length_mix(replace(Lengths(), prompt_tokens=23_000.0 + tokens), nothing.prompt_lengths, nothing.output_lengths)
+        replace(Lengths(), prompt_tokens=23_000.0 + tokens).mix(nothing.prompt_lengths, nothing.output_lengths)
         for tokens in range(0, 1000, 50)
     }
     assert len(mixes) <= 2

@@ -15,7 +15,7 @@ from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.length_mix import Lengths, length_mix
+from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.memory import Memory
@@ -167,9 +167,8 @@ def test_noise_in_the_lengths_moves_nothing() -> None:
 @pytest.mark.parametrize("tokens", [0.0, 5e-324, math.nan, math.inf, 1e300])
 def test_absurd_lengths_make_a_finite_mix(tokens: float) -> None:
     seen = judge(traffic(1.0))
-    mix = length_mix(
-        replace(Lengths(), prompt_tokens=tokens, output_tokens=tokens), seen.prompt_lengths, seen.output_lengths
-    )
+    absurd = replace(Lengths(), prompt_tokens=tokens, output_tokens=tokens)
+    mix = absurd.mix(seen.prompt_lengths, seen.output_lengths)
     assert all(math.isfinite(value) for value in (mix.prompt_tokens, mix.output_tokens, mix.computed_squared))
     assert math.isfinite(MODEL.rate(spec(), H100, mix, 1.0).rate_rps)
 

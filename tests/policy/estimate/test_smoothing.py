@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.maths.trend import Cell
-from holdfast.policy.estimate.forecast import _highest_rps, smoothed_seconds
+from holdfast.maths.trend import Cell, highest_rps
+from holdfast.policy.estimate.forecast import smoothed_seconds
 
 CELLS = st.lists(
     st.tuples(st.floats(1.0, 20.0), st.floats(0.0, 100.0)).map(lambda pair: Cell(0.0, *pair)), min_size=1, max_size=12
@@ -16,20 +16,20 @@ def test_the_highest_smoothed_rate_lies_between_the_mean_and_the_highest_cell(
     cells: list[Cell], seconds: float
 ) -> None:
     mean = sum(cell.arrivals for cell in cells) / sum(cell.seconds for cell in cells)
-    highest = _highest_rps(cells, seconds)
+    highest = highest_rps(cells, seconds)
     assert highest <= max(cell.rate_rps for cell in cells) * (1 + 1e-9)
     assert highest >= mean * (1 - 1e-9) or seconds < sum(cell.seconds for cell in cells)
 
 
 def test_a_burst_shorter_than_the_averaging_counts_only_by_its_share() -> None:
     burst = [Cell(0.0, 6.0, 12.0), Cell(0.0, 6.0, 60.0), Cell(0.0, 6.0, 12.0), Cell(0.0, 6.0, 12.0)]
-    assert _highest_rps(burst, 6.0) == 10.0
-    assert _highest_rps(burst, 24.0) == 4.0
+    assert highest_rps(burst, 6.0) == 10.0
+    assert highest_rps(burst, 24.0) == 4.0
 
 
 def test_a_step_that_lasts_counts_whole() -> None:
     step = [Cell(0.0, 6.0, 12.0)] * 4 + [Cell(0.0, 6.0, 36.0)] * 4
-    assert _highest_rps(step, 24.0) == 6.0
+    assert highest_rps(step, 24.0) == 6.0
 
 
 @given(st.floats(0.0, 300.0), st.floats(0.0, 3600.0))

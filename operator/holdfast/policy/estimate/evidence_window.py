@@ -84,16 +84,14 @@ def watch(
         ended = share * (total.finished + total.failed + total.aborted)
         left = max(0.0, window.leftover - ended)
         return replace(window, since=max(window.since, now), leftover=left, replicas=replicas)
-    return EvidenceWindow(
-        since=window.since,
+    return replace(
+        window,
         arrivals=window.arrivals + share * arrivals,
         begun=window.begun + share * total.ttft_count,
         replica_seconds=window.replica_seconds + passed * len(serving),
         busiest=max(1.0, total.busiest),
         verdicts=plus(window.verdicts, verdicts),
-        before=window.before,
         failed=window.failed + share * seen.failed,
-        replicas=replicas,
     )
 
 

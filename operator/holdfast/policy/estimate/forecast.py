@@ -6,12 +6,11 @@ Source: docs/designs/0009-one-forecast.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
 from holdfast.maths.normal import normal_quantile, quantile_variance
-from holdfast.maths.trend import Cell
+from holdfast.maths.trend import highest_rps
 from holdfast.policy.estimate.arrivals import Arrivals, from_history, threshold
 from holdfast.policy.estimate.bursts import NONE, Bursts, expected_bursts
 
@@ -79,7 +78,7 @@ def learn_residuals(memory: Residuals, demand: Arrivals, lead_seconds: float) ->
     if start is None or start.predicted_rps is None or since - start.ends_at > 2.0 * newest.seconds:
         return Residuals(memory.values, memory.ranked, newest.ends_at)
     seconds = smoothed_seconds(newest.seconds, lead_seconds)
-    highest = _highest_rps([cell for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at], seconds)
+    highest = highest_rps([cell for cell in cells if start.ends_at < cell.ends_at <= newest.ends_at], seconds)
     deviation = _deviation_rps(start.predicted_rps, demand.noise, seconds)
     limit = threshold(seconds)
     value = max(-limit, min(limit, (highest - start.predicted_rps) / deviation))
@@ -115,18 +114,6 @@ def forecast(
 def smoothed_seconds(interval: float, lead_seconds: float) -> float:
     """Return the averaging time of a rate, at least one counting interval."""
     return max(interval, SMOOTHED_SHARE * lead_seconds, 1.0)
-
-
-def _highest_rps(cells: Sequence[Cell], seconds: float) -> float:
-    """Return the highest rate over consecutive cells that span `seconds`, or over all cells if they span less."""
-    highest, first, span, arrivals = 0.0, 0, 0.0, 0.0
-    for cell in cells:
-        span, arrivals = span + cell.seconds, arrivals + cell.arrivals
-        while span - cells[first].seconds >= seconds:
-            span, arrivals, first = span - cells[first].seconds, arrivals - cells[first].arrivals, first + 1
-        if span >= seconds:
-            highest = max(highest, arrivals / span)
-    return highest or (arrivals / span if span > 0.0 else 0.0)
 
 
 def _uncertainty(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from holdfast.domain.signals import LengthHistogram
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
-from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix, histogram_moments, shortest_tokens
+from holdfast.enginemodel.mix import LengthMix, mix_on_grid
 
 PRIOR_PROMPT_TOKENS = 1155.0
 PRIOR_OUTPUT_TOKENS = 211.0
@@ -21,12 +19,6 @@ PRIOR_REQUESTS = 20.0
 
 MEMORY_SECONDS = 300.0
 """Time over which a request loses 1 - 1/e of its weight."""
-
-TOKEN_GRID, CACHED_GRID, VARIATION_GRID = 0.05, 0.05, 0.25
-"""Grid steps of a mix: of the logarithm of a mean, of a share, of a coefficient of variation."""
-
-MOST_TOKENS = 1e7
-"""A length beyond any context; it keeps absurd counts finite."""
 
 MATERIAL = 0.1
 """Relative change of a mean below which capacities are not recomputed."""
@@ -58,6 +50,10 @@ class Lengths:
         """Share of prompt tokens that came from the prefix cache."""
         return min(1.0, self.cached_tokens / self.all_tokens) if self.all_tokens > 0.0 else 0.0
 
+    def mix(self, prompts: LengthHistogram, outputs: LengthHistogram) -> LengthMix:
+        """Return the moments that the engine model needs, with the spread of these histograms."""
+        return mix_on_grid(self.prompt_mean, self.output_mean, self.cached_share, prompts, outputs)
+
 
 def observe_lengths(memory: Lengths, seen: Seen, now: float) -> Lengths:
     """Add the lengths of the requests that finished since the last observation."""
@@ -85,32 +81,3 @@ def moved(one: Lengths, other: Lengths) -> bool:
         or abs(one.output_mean - other.output_mean) > MATERIAL * other.output_mean
         or abs(one.cached_share - other.cached_share) > MATERIAL
     )
-
-
-def length_mix(lengths: Lengths, prompts: LengthHistogram, outputs: LengthHistogram) -> LengthMix:
-    """Return the moments that the engine model needs, on a grid, so that equal mixes are computed only once.
-
-    Means come from the sums. The spread comes from the histograms, where they exist.
-    """
-    return LengthMix.from_means(
-        _on_grid(lengths.prompt_mean),
-        _on_grid(lengths.output_mean),
-        cached_share=round(lengths.cached_share / CACHED_GRID) * CACHED_GRID,
-        prompt_cv=_variation(prompts),
-        output_cv=_variation(outputs),
-        shortest_output=shortest_tokens(outputs.edges_tokens, outputs.cumulative),
-    )
-
-
-def _on_grid(tokens: float) -> float:
-    """Return the nearest grid point of a mean length."""
-    return math.exp(round(math.log(min(tokens, MOST_TOKENS)) / TOKEN_GRID) * TOKEN_GRID)
-
-
-def _variation(lengths: LengthHistogram) -> float:
-    """Return the coefficient of variation of a histogram, on the grid; the default without data."""
-    moments = histogram_moments(lengths.edges_tokens, lengths.cumulative)
-    if moments is None or moments[0] <= 0.0:
-        return DEFAULT_CV
-    variation = math.sqrt(max(0.0, moments[1] / moments[0] ** 2 - 1.0))
-    return min(4.0, round(variation / VARIATION_GRID) * VARIATION_GRID)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 from holdfast.domain.benchmark import Measured
 from holdfast.domain.engine import EngineFacts
@@ -26,7 +27,7 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, ReplicaRate, same_law
 from holdfast.maths.normal_belief import REFUTED, NormalBelief
 from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
-from holdfast.policy.estimate.length_mix import Lengths, length_mix, moved
+from holdfast.policy.estimate.length_mix import Lengths, moved
 
 NOTHING = Recalled()
 
@@ -141,6 +142,15 @@ class Belief:
         return prior + (1.0 - prior) * observed
 
 
+class Engines(NamedTuple):
+    """What is known of the engines on an accelerator besides the spec: who tunes them, and what they do."""
+
+    fast_loop: bool
+    started: BatchingLimits
+    benchmark: Measured | None
+    facts: EngineFacts | None
+
+
 @value
 class Capacity:
     """Beliefs about every accelerator of a spec, in the spec's order, and the lengths they hold for."""
@@ -178,73 +188,66 @@ def believe(
     restart; it is the first correction. `facts` has what engines of an accelerator report.
     """
     same = memory.spec is spec or memory.spec == spec
-    started = {option.name: tuned.get(option.name) or spec.batching for option in spec.accelerators}
     benchmarks = {result.accelerator: result for result in measured}
-    outdated = (_outdated(belief, fast_loops, started, benchmarks, facts) for belief in memory.beliefs)
+    engines = {
+        name: Engines(name in fast_loops, tuned.get(name) or spec.batching, benchmarks.get(name), facts.get(name))
+        for name in (option.name for option in spec.accelerators)
+    }
+    outdated = (_is_outdated(belief, engines[belief.option.name]) for belief in memory.beliefs)
     if same and not moved(memory.lengths, lengths) and not any(outdated):
         return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
-    mix = length_mix(lengths, seen.prompt_lengths, seen.output_lengths)
+    mix = lengths.mix(seen.prompt_lengths, seen.output_lengths)
     known = memory if memory.spec is not None and _same_model(memory.spec, spec) else Capacity()
     judged_alike = memory.spec is not None and memory.spec.slo == spec.slo
     beliefs = []
     for option in spec.accelerators:
-        old, first = known.belief(option.name), _first(spec, option, recalled)
+        old, first, its = known.belief(option.name), _first(spec, option, recalled), engines[option.name]
         correction = first if old is None or not _same_engines(old.option, option) else old.correction
         if old is not None and not judged_alike:
             correction = correction.for_others()
-        engine, benchmark = limited_to(spec, started[option.name]), benchmarks.get(option.name)
         # At an edit of the model, engines still report the old one.
-        reported = facts.get(option.name) if memory.spec is None or known is memory else None
-        known_facts = (old.facts if old is not None else EngineFacts()).updated(reported)
-        if old is not None and not same_law(spec, old.engine, replace(option, facts=known_facts)):
+        reported = its.facts if memory.spec is None or known is memory else None
+        engine = replace(option, facts=(old.facts if old is not None else EngineFacts()).updated(reported))
+        if old is not None and not same_law(spec, old.engine, engine):
             correction = first  # the old one was learned relative to another law
-        belief = _belief(old, engine, option, mix, model, option.name in fast_loops, benchmark, correction, known_facts)
+        belief = _belief(old, limited_to(spec, its.started), option, engine, mix, model, its, correction)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(belief)
     return Capacity(spec, lengths, mix, tuple(beliefs))
 
 
-def _outdated(
-    belief: Belief,
-    fast_loops: frozenset[str],
-    started: Mapping[str, BatchingLimits],
-    benchmarks: Mapping[str, Measured],
-    facts: Mapping[str, EngineFacts],
-) -> bool:
+def _is_outdated(belief: Belief, engines: Engines) -> bool:
     """Whether what the model was asked about has changed."""
-    name = belief.option.name
-    return (
-        belief.drifted
-        or belief.fast_loop != (name in fast_loops)
-        or belief.started != started.get(name)
-        or belief.scaled.measured != benchmarks.get(name)
-        or belief.facts is not belief.facts.updated(facts.get(name))
-    )
+    asked = belief.fast_loop, belief.started, belief.scaled.measured
+    return belief.drifted or asked != engines[:3] or belief.facts is not belief.facts.updated(engines.facts)
 
 
 def _belief(
     old: Belief | None,
     spec: ServiceSpec,
     option: AcceleratorOption,
+    engine: AcceleratorOption,
     mix: LengthMix,
     model: EngineModel,
-    fast_loop: bool,
-    benchmark: Measured | None,
+    engines: Engines,
     correction: Correction,
-    facts: EngineFacts,
 ) -> Belief | None:
-    """Return what a replica carries now; None where no model time is left in this tick."""
-    if old is not None and old.scaled.measured != benchmark:
+    """Return what a replica carries now; None where no model time is left in this tick.
+
+    `engine` is the accelerator with what its engines report.
+    """
+    fast_loop = engines.fast_loop
+    if old is not None and old.scaled.measured != engines.benchmark:
         correction = replace(correction, load=FIRST_LOAD)  # it was learned relative to another prior
     elif old is not None and correction.looks and (old.fast_loop, old.started) != (fast_loop, spec.batching):
         correction = correction.for_others()
-    engine, slowness = replace(option, facts=facts), correction.slowness
+    slowness = correction.slowness
     found = model.best_limits(spec, engine, mix, slowness) if fast_loop else spec.batching
     retained = old.limits if old is not None and old.fast_loop and old.started == spec.batching else spec.batching
     limits = retained if found is None else found
     rate = model.rate(limited_to(spec, limits), engine, mix, slowness)
-    scale = scaled(benchmark, spec, engine, model, slowness, fast_loop)
+    scale = scaled(engines.benchmark, spec, engine, model, slowness, fast_loop)
     if rate is None or scale is None:
         return None
     if not correction.looks:
@@ -261,7 +264,7 @@ def _belief(
         fast_loop=fast_loop,
         searched=found is not None,
         scaled=scale,
-        facts=facts,
+        facts=engine.facts,
         doubtful=hoped is None or (hoped.feasible and not rate.feasible),
     )
 

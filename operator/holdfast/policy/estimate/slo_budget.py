@@ -153,19 +153,17 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
     good, bad, newest = _put(memory, verdicts, now)
-    return Budget(
+    return replace(
+        memory,
         good=good,
         bad=bad,
         newest=newest,
         owed=owed,
         begun=begun,
         judged_at=now,
-        window_seconds=memory.window_seconds,
         latest=verdicts,
         exact=exact is not None,
         engine_timed=exact is not None and exact.engine_timed > 0,
-        since=memory.since,
-        gap=memory.gap,
     )
 
 
