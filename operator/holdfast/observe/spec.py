@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from holdfast.api import llmservice, scaling
 from holdfast.api.llmservice import LLMService
 from holdfast.api.template_rules import PodTemplate
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
-from holdfast.render.engine_settings import engine_settings
 from holdfast.render.merge import strategic_merge
 from holdfast.render.pod_template import inputs, revision
+from holdfast.render.prior import declared_engine
 
 
 def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec:
@@ -69,29 +70,15 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _option(service: LLMService, accelerator: llmservice.Accelerator) -> AcceleratorOption:
-    settings = engine_settings(service.spec, accelerator)
-    return AcceleratorOption(
-        name=accelerator.name,
-        resource=accelerator.resource,
-        gpus_per_replica=accelerator.count,
-        pipeline=accelerator.sharing.pipeline,
-        data=accelerator.sharing.data,
+    return replace(
+        declared_engine(service.spec, accelerator),
         cost_per_gpu_hour=accelerator.cost_per_hour,
         max_replicas=accelerator.max,
-        node_selector=tuple(sorted(accelerator.node_selector.items())),
         spot=accelerator.spot,
         tolerations=tuple(_tolerations(accelerator, service.spec.template)),
         revision=revision(service, accelerator),
         pods=inputs(service, accelerator),
-        hardware=_hardware(accelerator.hardware),
-        memory_utilization=settings.memory_utilization,
-        kv_cache_dtype=settings.kv_cache_dtype,
-        quantization=settings.quantization,
     )
-
-
-def _hardware(given: llmservice.Hardware | None) -> Hardware | None:
-    return None if given is None else Hardware(given.memory_gib, given.bandwidth_gb_s, given.teraflops)
 
 
 def _tolerations(accelerator: llmservice.Accelerator, template: PodTemplate | None) -> Iterator[Toleration]:

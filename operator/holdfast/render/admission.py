@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.domain.service import Slo
-from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
-from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.admission import prior_tokens
 from holdfast.render.context import Deployed
 from holdfast.render.names import METRIC_REVISION_LABEL
 from holdfast.render.pod_template import inputs, revision
@@ -23,7 +22,7 @@ def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Depl
     return deployed.admission_tokens if kept else admission_tokens(service, accelerator)
 
 
-def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthMix = TYPICAL_MIX) -> int | None:
+def admission_tokens(service: LLMService, accelerator: Accelerator) -> int | None:
     """Prompt tokens in prefill above which a replica refuses requests (docs/designs/0001-admission.md).
 
     None where an engine is not expected to meet the objectives even alone. Of an unknown model or accelerator it is the
@@ -32,7 +31,7 @@ def admission_tokens(service: LLMService, accelerator: Accelerator, mix: LengthM
     prior = declared_prior(service, accelerator)
     batching = service.spec.batching
     limits = prior.limits(batching.max_num_seqs, batching.max_num_batched_tokens)
-    return prior_tokens(prior, limits, _objectives(service), mix)
+    return prior_tokens(prior, limits, _objectives(service))
 
 
 def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator) -> bool:

@@ -1,32 +1,36 @@
-"""What is believed of the engines of a declared service."""
+"""What a spec says of the engines on one of its accelerators, and what is believed of these."""
 
 from __future__ import annotations
 
-from holdfast.api.llmservice import Accelerator, Hardware, LLMService
-from holdfast.enginemodel.catalog import AcceleratorShape, declared_accelerator
-from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, engine_prior
+from holdfast.api import llmservice
+from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
+from holdfast.domain.service import AcceleratorOption, Hardware
+from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.render.engine_settings import engine_settings
+
+
+def declared_engine(spec: LLMServiceSpec, accelerator: Accelerator) -> AcceleratorOption:
+    """The accelerator as far as it determines what its engines are."""
+    settings = engine_settings(spec, accelerator)
+    return AcceleratorOption(
+        name=accelerator.name,
+        resource=accelerator.resource,
+        gpus_per_replica=accelerator.count,
+        pipeline=accelerator.sharing.pipeline,
+        data=accelerator.sharing.data,
+        node_selector=tuple(sorted(accelerator.node_selector.items())),
+        hardware=_hardware(accelerator.hardware),
+        memory_utilization=settings.memory_utilization,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        quantization=settings.quantization,
+    )
 
 
 def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior:
     """The prior of a replica of the service on one of its accelerators."""
-    settings = engine_settings(service.spec, accelerator)
-    return engine_prior(
-        service.spec.model.uri,
-        accelerator.name,
-        accelerator.node_selector,
-        accelerator.sharing.tensor,
-        settings.quantization or service.spec.model.quantization,
-        MEMORY_UTILIZATION if settings.memory_utilization is None else settings.memory_utilization,
-        resource=accelerator.resource,
-        hardware=_declared(accelerator.hardware),
-        kv_cache_dtype=settings.kv_cache_dtype,
-        pipeline=accelerator.sharing.pipeline,
-        data=accelerator.sharing.data,
-    )
+    model = service.spec.model
+    return option_prior(model.uri, declared_engine(service.spec, accelerator), model.quantization)
 
 
-def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
-    if hardware is None:
-        return None
-    return declared_accelerator(hardware.memory_gib, hardware.bandwidth_gb_s, hardware.teraflops)
+def _hardware(given: llmservice.Hardware | None) -> Hardware | None:
+    return None if given is None else Hardware(given.memory_gib, given.bandwidth_gb_s, given.teraflops)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 
+from holdfast.api.quantities import MOST_NAMED
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.gpu_caps import without
 from holdfast.domain.node_inventory import Inventory
@@ -23,9 +24,6 @@ from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
 from holdfast.policy.settings import PolicySettings
-
-MOST_NAMED = 3
-"""Services that a sentence names."""
 
 
 def allocate(
