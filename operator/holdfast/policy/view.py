@@ -131,6 +131,11 @@ class View:
         return sum(group.size for group in self.groups)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Replicas wanted by each Deployment, by accelerator."""
+        return {group.accelerator: group.size for group in self.groups}
+
+    @property
     def ready(self) -> int:
         """Ready replicas on all accelerators."""
         return sum(len(group.ready) for group in self.groups)

@@ -16,11 +16,15 @@ from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.enginemodel.hardware import same_hardware
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.allocation.capacity_pool import capacity_pools
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
+from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.memory import Memory
 from holdfast.policy.placement.on_demand_pair import Pair
+from holdfast.policy.placement.options import describe_options
 from holdfast.policy.settings import PolicySettings
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 from tests.builders import sizes as decided
@@ -214,6 +218,16 @@ def test_a_recommended_service_begins_with_its_floor() -> None:
 def test_the_budget_pays_for_the_floor_first() -> None:
     cluster = settled(rate=40.0, chat=CHAT.costing_at_most(8.0))
     assert running(cluster) == (2, 2)  # 2 x $3 and 2 x $1
+
+
+def test_a_pair_carries_what_is_believed_of_its_slower_accelerator() -> None:
+    spec, now = CHAT.with_on_demand(2).spec, 1e9
+    beliefs = tuple(
+        Belief(option, ReplicaRate(rate, "TPOT", True, 0.8), 1.0) for option, rate in ((SPOT, 8.0), (REGULAR, 4.0))
+    )
+    spot, regular = describe_options(spec, beliefs, (), Backoffs(), Inventory(), 40.0, 1, now)
+    assert (spot.belief.rate_rps, spot.replicas) == (4.0, 10)
+    assert regular.belief.rate_rps == 4.0
 
 
 # -- with others

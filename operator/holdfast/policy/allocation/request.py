@@ -37,9 +37,7 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     placed = (replica.node for replica in (*own.ready, *own.coming, *own.useless) if replica.node)
     outside = sum(node not in offered for node in placed)  # on nodes that take no pods now, such as cordoned ones
     held, handed = view.held_by_people, _handed_over(view)
-    planned = {each.accelerator: each.size for each in view.groups}
-    if not held:
-        planned = {target.accelerator: target.replicas for target in sizes.targets}
+    planned = view.sizes if held else {target.accelerator: target.replicas for target in sizes.targets}
     want = _allowed(view, own, planned.get(view.chosen.name, 0))
     beside = {name: _allowed(view, view.part(name), planned.get(name, 0)) for name in view.paired}
     others, running, slots = sum(beside.values()), _placed(own), sum(handed.values())

@@ -65,14 +65,11 @@ def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, se
 
 def _wait_seconds(replica: Replica) -> float:
     """Return the time until the replica had a node; 0 where the times are inconsistent."""
-    waited = 0.0 if replica.scheduled_at is None else replica.scheduled_at - replica.created_at
+    waited = replica.placed_at - replica.created_at
     return waited if 0.0 < waited < LONGEST_SECONDS else 0.0
 
 
 def _seconds(replica: Replica) -> float | None:
     """Return the cold start without the wait for a GPU; None where the times are inconsistent."""
-    placed_at = replica.created_at if replica.scheduled_at is None else replica.scheduled_at
-    if replica.ready_at is None:
-        return None
-    seconds = replica.ready_at - placed_at
+    seconds = 0.0 if replica.ready_at is None else replica.ready_at - replica.placed_at
     return seconds if 0.0 < seconds < LONGEST_SECONDS else None

@@ -98,11 +98,14 @@ class Belief:
     """What its engines report, now or last."""
     doubtful: bool = False
     """Whether faster steps, which are still likely, would meet objectives that these cannot."""
+    pair_rps: float = math.inf
+    """Rate of a replica of the paired accelerator, where each replica gets an equal share of the requests."""
 
     @cached_property
     def rate_rps(self) -> float:
         """Requests per second that one replica carries within the objectives."""
-        return self.modelled_rps * self.correction.gain
+        own = self.modelled_rps * self.correction.gain
+        return own if math.isnan(own) else min(own, self.pair_rps)
 
     @property
     def modelled_rps(self) -> float:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.node_inventory import Inventory, Room
@@ -118,8 +119,9 @@ def describe_options(
 ) -> tuple[Option, ...]:
     """Describe every accelerator of the spec; `fallback` replicas are wanted where the demand is unknown."""
     found = []
-    for index, belief in enumerate(beliefs):
-        pair = pair_of(spec, belief.option, groups, backoffs, inventory, now)
+    for index, alone in enumerate(beliefs):
+        pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
+        belief = _limited_by_pair(alone, beliefs, pair)
         replicas = min(max(fallback, spec.min_replicas), spec.max_replicas)
         if demand_rps is not None and belief.sized:
             replicas = max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
@@ -154,6 +156,12 @@ def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
     if not group.ready or backoff is None or not (backoff.starts_none or backoff.reason is Reason.INSUFFICIENT_GPUS):
         return False
     return backoff.starts_none or bool(group.short or group.pending) or not room.free_replicas
+
+
+def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
+    """Limit the belief to that of its pair: all replicas get the same share of the requests."""
+    others = [other.rate_rps for other in beliefs if pair and other.option.name == pair.accelerator and other.feasible]
+    return replace(belief, pair_rps=others[0]) if others else belief
 
 
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:

@@ -20,10 +20,6 @@ def max_unavailable(view: View, decided: int) -> int:
     comes = closing is not None and view.now < closing.until and (view.starting or decided > view.size)
     if closing is not None and not comes and not view.going_to_let_go:
         return 1 + max(0, view.size - len(serving))
-    last = min(len(serving), decided) == 1 and not any(_is_spot(view, each.accelerator) for each in serving)
+    spot = {option.name for option in view.spec.accelerators if option.spot}
+    last = min(len(serving), decided) == 1 and not any(replica.accelerator in spot for replica in serving)
     return 0 if last else 1
-
-
-def _is_spot(view: View, accelerator: str) -> bool:
-    option = view.spec.accelerator(accelerator)
-    return option is not None and option.spot

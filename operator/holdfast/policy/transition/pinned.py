@@ -33,7 +33,7 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     goal = pinned_goal(view, min([pinned, *(bound.replicas for bound in bounds)]))
     told = "; ".join((pinned_sentence(pinned, sum(goal.values())), *(bound.sentence for bound in bounds)))
     if any(bound.replicas == view.size for bound in bounds):
-        return Verdict(Action.HOLD, Reason.PINNED, told, current_targets(view))
+        return Verdict(Action.HOLD, Reason.PINNED, told, targets_of(view, view.sizes))
     sizes, _ = next_sizes(view, migration_to(view, goal, pinned=True))
     targets = targets_of(view, sizes)
     beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
@@ -71,14 +71,9 @@ def recommend_verdict(view: View) -> Verdict:
     """
     message = "mode is Recommend, so sizes do not change; see status.recommendation"
     if any(group.exists for group in view.groups):
-        return Verdict(Action.HOLD, Reason.RECOMMEND, message, current_targets(view))
+        return Verdict(Action.HOLD, Reason.RECOMMEND, message, targets_of(view, view.sizes))
     first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
     return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets_of(view, first))
-
-
-def current_targets(view: View) -> tuple[PlacementTarget, ...]:
-    """The sizes as they are."""
-    return targets_of(view, {group.accelerator: group.size for group in view.groups})
 
 
 def pinned_sentence(pinned: int, given: int) -> str:
