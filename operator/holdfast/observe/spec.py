@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 from holdfast.api import llmservice, scaling
 from holdfast.api.llmservice import LLMService
 from holdfast.api.template_rules import PodTemplate
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule, ServiceKey, ServiceSpec
 from holdfast.domain.taints import Toleration
 from holdfast.render.merge import strategic_merge
 from holdfast.render.pod_template import inputs, revision
-from holdfast.render.prior import declared_engine
+from holdfast.render.prior import declared_engine, declared_objectives
 
 
 def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec:
@@ -25,7 +25,7 @@ def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec
         uid=meta.uid,
         generation=meta.generation,
         model_uri=spec.model.uri,
-        slo=_slo(spec.slo),
+        slo=declared_objectives(spec.slo),
         accelerators=tuple(_option(service, accelerator) for accelerator in spec.accelerators),
         min_replicas=spec.scaling.min,
         max_replicas=spec.scaling.max,
@@ -43,10 +43,6 @@ def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec
         may_surge=spec.rollout.max_surge != 0,
         startup_seconds=spec.engine.startup_timeout_seconds,
     )
-
-
-def _slo(slo: llmservice.SLO) -> Slo:
-    return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)
 
 
 def _schedule(schedule: scaling.Schedule) -> Schedule:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.service import Slo
 from holdfast.enginemodel.admission import prior_tokens
 from holdfast.render.context import Deployed
 from holdfast.render.names import METRIC_REVISION_LABEL
 from holdfast.render.pod_template import inputs, revision
-from holdfast.render.prior import declared_prior
+from holdfast.render.prior import declared_objectives, declared_prior
 
 
 def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
@@ -31,14 +30,9 @@ def admission_tokens(service: LLMService, accelerator: Accelerator) -> int | Non
     prior = declared_prior(service, accelerator)
     batching = service.spec.batching
     limits = prior.limits(batching.max_num_seqs, batching.max_num_batched_tokens)
-    return prior_tokens(prior, limits, _objectives(service))
+    return prior_tokens(prior, limits, declared_objectives(service.spec.slo))
 
 
 def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator) -> bool:
     same = f'"{METRIC_REVISION_LABEL}":"{revision(service, accelerator)}"'
     return deployed.admission_changed_at is not None and same in deployed.template_json
-
-
-def _objectives(service: LLMService) -> Slo:
-    slo = service.spec.slo
-    return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)

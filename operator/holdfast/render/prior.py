@@ -1,10 +1,10 @@
-"""What a spec says of the engines on one of its accelerators, and what is believed of these."""
+"""What a spec says of its objectives and of the engines on an accelerator, and what is believed of these engines."""
 
 from __future__ import annotations
 
 from holdfast.api import llmservice
 from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
-from holdfast.domain.service import AcceleratorOption, Hardware
+from holdfast.domain.service import AcceleratorOption, Hardware, Slo
 from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.render.engine_settings import engine_settings
 
@@ -24,6 +24,11 @@ def declared_engine(spec: LLMServiceSpec, accelerator: Accelerator) -> Accelerat
         kv_cache_dtype=settings.kv_cache_dtype,
         quantization=settings.quantization,
     )
+
+
+def declared_objectives(slo: llmservice.SLO) -> Slo:
+    """The objectives of a spec."""
+    return Slo(slo.ttft_seconds, slo.tpot_seconds, slo.objective_share, slo.window_seconds, slo.e2e_seconds)
 
 
 def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior:
