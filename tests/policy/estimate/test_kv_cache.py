@@ -32,11 +32,19 @@ def followed(*usages: float, every: float = 5.0, **more: float) -> KvCache:
 
 
 def test_a_cache_that_fills_asks_for_replicas_before_it_is_full() -> None:
-    """From a fifth to a half in two minutes: in another minute and a half it is three quarters."""
+    """From a fifth to a half in two minutes: in another minute and a half it is three quarters, if it goes on so."""
     filling = followed(*(0.2 + 0.3 * at / 24 for at in range(25)))
     assert filling.peak_tokens(LEAD) == pytest.approx(0.725 * 200_000.0, rel=0.15)
-    assert filling.replicas(LEAD, 100_000.0) == 2
-    assert filling.replicas(3.0 * LEAD, 100_000.0) > 2
+    assert filling.replicas(LEAD / 9.0, 100_000.0) == 2
+    assert filling.replicas(LEAD, 100_000.0) == 3
+
+
+def test_growth_counts_more_than_what_is_held() -> None:
+    """Two caches that will hold as much: the one that grows needs more room."""
+    held, growing = KvCache(150_000.0, 0.001, 60.0, NOW), KvCache(100_000.0, 50_000.0 / LEAD, 60.0, NOW)
+    assert held.peak_tokens(LEAD) == pytest.approx(growing.peak_tokens(LEAD), rel=1e-3)
+    assert held.replicas(LEAD, 100_000.0) == 2
+    assert growing.replicas(LEAD, 100_000.0) == 3
 
 
 @pytest.mark.parametrize("usage", [0.3, 0.97])

@@ -20,6 +20,9 @@ LEVEL_SECONDS, TREND_SECONDS = 30.0, 90.0
 FULL = 0.8
 """Share of the cache that is planned for: replicas are not loaded alike, and the number of tokens varies."""
 
+GROWTH = 2.5
+"""How often growth counts: longer answers grow ever faster, and new replicas relieve full ones late."""
+
 STAYS = 2.0
 """Stays of a request for which tokens may go on to grow: answers that become longer stay longer than those before."""
 
@@ -45,8 +48,11 @@ class KvCache:
         return self.tokens + self.tokens_per_second * seconds if self.tokens_per_second > 0.0 else 0.0
 
     def replicas(self, lead_seconds: float, kv_tokens: float | None) -> int:
-        """Return how many replicas hold the predicted peak; 0 where the cache of a replica is unknown."""
-        return replicas_for(self.peak_tokens(lead_seconds), FULL * kv_tokens) if kv_tokens else 0
+        """Return how many replicas hold the tokens with room for growth; 0 where the cache of a replica is unknown."""
+        if not kv_tokens or self.tokens_per_second <= 0.0:
+            return 0
+        growth = self.peak_tokens(lead_seconds) - self.tokens
+        return replicas_for(self.tokens + GROWTH * growth, FULL * kv_tokens)
 
 
 def _tokens(counts: AcceleratorTraffic, kv_tokens: float) -> float:

@@ -179,7 +179,8 @@ def _kv_cache(view: View) -> str:
     if not _fills(view) or kv_tokens is None:
         return ""
     peak, lead = view.learned.kv_cache.peak_tokens(view.learned.lead_seconds), view.learned.lead_seconds
-    return f"requests will take {peak / kv_tokens:.1f} times the KV cache of a replica within {lead:.0f} s"
+    times = f"{peak / kv_tokens:.1f} times the KV cache of a replica"
+    return f"requests will take {times} within {lead:.0f} s, and faster growth has room"
 
 
 def _surprise(view: View) -> str:
