@@ -80,6 +80,10 @@ class Accepting:
             return found
         return {"metadata": {"resourceVersion": "1"}, **(more.get("body") or {})}
 
+    def objects_written(self) -> int:
+        """How many writes were not of a status."""
+        return self.writes.total() - self.writes["status"]
+
 
 @dataclasses.dataclass
 class Prepared:
@@ -162,7 +166,10 @@ async def prepared(options: argparse.Namespace) -> Prepared:
     for tick in range(options.settling):
         cluster.show()
         await operator.tick()
-        print(f"prepared: tick {tick + 1} of {options.settling}", file=sys.stderr)
+        writes = [path for _, path in cluster.api.writes() if not path.endswith("/status")]
+        print(f"prepared: tick {tick + 1}, {len(writes)} objects written", file=sys.stderr)
+        if not writes and not operator.undecided() and not operator.unrestored():
+            break
     cluster.show()
     await operator.source.close()
     objects = {path: zlib.compress(json.dumps(shown).encode()) for path, shown in cluster.api.objects.items()}
@@ -211,8 +218,9 @@ async def measure(options: argparse.Namespace, made: Prepared, profile: cProfile
     operator = Operator(cluster, api, options, NOW + 86_400.0)
     beating = asyncio.create_task(heartbeat(gaps))
     decided, restored, most_mib = math.nan, math.nan, 0.0
-    passed = 0.0
-    while len(restart) < (options.most_ticks if math.isnan(restored) else options.least_ticks):
+    passed, at_rest = 0.0, False
+    while len(restart) < (options.least_ticks if at_rest else options.most_ticks):
+        written = api.objects_written()
         restart.append(await operator.tick(profile if options.profile == "restart" else None))
         show(cluster, api)
         most_mib = max(memory_mib(os.getpid()), most_mib)
@@ -220,17 +228,18 @@ async def measure(options: argparse.Namespace, made: Prepared, profile: cProfile
             decided = passed + restart[-1].wall
         if math.isnan(restored) and not operator.unrestored():
             restored = passed + restart[-1].wall
+        at_rest = not math.isnan(restored) and api.objects_written() == written
         passed += max(TICK_SECONDS, restart[-1].wall)
         if len(restart) == 3:
             memory.settle()  # as the operator does, 15 s after its start
-    rest, written = [], Counter(api.writes)
+    rest, of_restart = [], Counter(api.writes)
     for _ in range(options.ticks):
         rest.append(await operator.tick(profile if options.profile == "rest" else None))
         show(cluster, api)
         most_mib = max(memory_mib(os.getpid()), most_mib)
     beating.cancel()
     await operator.source.close()
-    writes = {"restart": written, "rest": api.writes - written}
+    writes = {"restart": of_restart, "rest": api.writes - of_restart}
     return Measured(decided, restored, restart, rest, writes, most_mib, max(gaps))
 
 
@@ -276,10 +285,10 @@ def main() -> int:
     parser.add_argument("--services", type=int, default=5000)
     parser.add_argument("--replicas", type=int, default=4, help="of each service")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--settling", type=int, default=24, help="ticks of the operator before the restart")
+    parser.add_argument("--settling", type=int, default=120, help="ticks before the restart, at most")
     parser.add_argument("--ticks", type=int, default=36, help="ticks at rest")
     parser.add_argument("--least-ticks", type=int, default=24, help="ticks after the restart until it is at rest")
-    parser.add_argument("--most-ticks", type=int, default=60, help="the same, at most, if histories take longer")
+    parser.add_argument("--most-ticks", type=int, default=120, help="the same, at most, while objects are written")
     parser.add_argument("--prepared", help="a file that an earlier run with the same options left; else it is made")
     parser.add_argument("--profile", choices=("restart", "rest"), help="print where the time goes")
     options, profile = parser.parse_args(), cProfile.Profile()

@@ -21,7 +21,9 @@ import sys
 import time
 import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +71,14 @@ class Answers(requests.adapters.BaseAdapter):
         self.asked += 1
         form = urllib.parse.parse_qs(str(request.body))
         promql, now = form["query"][0], float(form.get("time", ["0"])[0])
-        named = {name for found in _NAMES.findall(promql) for name in found.split("|")}
+        named = {name for found in set(_NAMES.findall(promql)) for name in found.split("|")}
         asked = [(index, name) for index, name in enumerate(self._cluster.names) if not named or name in named]
         if "query_range" in str(request.url):
             start, end, step = (float(form[name][0].removesuffix("s")) for name in ("start", "end", "step"))
             rows = [text for index, name in asked for text in self._past(index, name, start, end, step)]
             body = '{"status":"success","data":{"resultType":"matrix","result":[' + ",".join(rows) + "]}}"
         else:
-            rows = [text for index, name in asked for text in self._rows(promql, index, name, now)]
+            rows = self._vector(promql, asked, now)
             body = '{"status":"success","data":{"resultType":"vector","result":[' + ",".join(rows) + "]}}"
         response = requests.Response()
         response.status_code, response.url, response.request = 200, str(request.url), request
@@ -98,57 +100,69 @@ class Answers(requests.adapters.BaseAdapter):
             labels = json.dumps({**row, "holdfast_service": name, "namespace": "prod"}, separators=(",", ":"))
             yield f'{{"metric":{labels},"values":[{values}]}}'
 
-    def _rows(self, promql: str, index: int, name: str, now: float) -> Iterator[str]:
-        seen = dict(self._cluster.fleet.shown[index].by_accelerator)["h100"]
-        group = {"holdfast_accelerator": "h100", "holdfast_service": name, "namespace": "prod"}
-        if '"metric", "started"' in promql:
-            yield _row({"metric": "started", **_short(group)}, seen.ttft_count, now)
-        elif "[5m]" in promql or "[10m]" in promql:
-            yield from (_row({"le": edge, **_short(group)}, share, now) for edge, share in _buckets(seen))
-        else:
-            yield from (_row({**group, **labels}, value, now) for labels, value in _counts(seen, promql))
-            if "pod) (timestamp(" in promql:
-                for pod in self._cluster.fleet.pods[index]:
-                    yield _row({**group, "metric": "sampled_at", "pod": pod.name}, now - 5.0, now)
+    def _vector(self, promql: str, asked: Sequence[tuple[int, str]], now: float) -> list[str]:
+        """Rows of these services. What a query asks for is looked for once: it names thousands of services."""
+        columns, fleet = _columns(promql), self._cluster.fleet
+        pods = _template({"metric": "sampled_at", "pod": _POD, **_GROUP}) if "pod) (timestamp(" in promql else ""
+        rows = []
+        for index, name in asked:
+            seen = dict(fleet.shown[index].by_accelerator)["h100"]
+            rows += [f'{row.replace(_SERVICE, name)}[{now},"{value(seen)}"]}}' for row, value in columns]
+            for pod in fleet.pods[index] if pods else ():
+                rows.append(f'{pods.replace(_SERVICE, name).replace(_POD, pod.name)}[{now},"{now - 5.0}"]}}')
+        return rows
 
 
-def _short(group: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in group.items() if name != "holdfast_accelerator"}
+_Value = Callable[[AcceleratorTraffic], float]
+_SERVICE, _POD = "(service)", "(pod)"
+_GROUP = {"holdfast_accelerator": "h100", "holdfast_service": _SERVICE, "namespace": "prod"}
+_SHORT = {"holdfast_service": _SERVICE, "namespace": "prod"}
+_VALUES: Mapping[str, _Value] = {
+    "request_success_total": attrgetter("finished"),
+    "time_to_first_token_seconds_count": attrgetter("ttft_count"),
+    "request_time_per_output_token_seconds_count": attrgetter("ttft_count"),
+    "begun": attrgetter("ttft_count"),
+    "most_begun": lambda seen: seen.ttft_count / 4.0,
+    "prompt_tokens_total": attrgetter("prompt_tokens"),
+    "generation_tokens_total": attrgetter("output_tokens"),
+    "request_prompt_tokens_sum": attrgetter("prompt_length_sum"),
+    "request_prompt_tokens_count": attrgetter("length_samples"),
+    "request_generation_tokens_sum": attrgetter("output_length_sum"),
+    "request_time_per_output_token_seconds_sum": attrgetter("tpot_sum_seconds"),
+    "num_requests_running": attrgetter("running"),
+    "kv_usage": lambda _: 0.3,
+}
+_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 
-def _row(labels: Mapping[str, str], value: float, now: float) -> str:
-    return json.dumps({"metric": dict(sorted(labels.items())), "value": [now, repr(value)]}, separators=(",", ":"))
+def _template(labels: Mapping[str, str]) -> str:
+    """A row up to its value, with a placeholder for the service."""
+    return f'{{"metric":{json.dumps(dict(sorted(labels.items())), separators=(",", ":"))},"value":'
 
 
-def _counts(seen: AcceleratorTraffic, promql: str) -> Iterator[tuple[dict[str, str], float]]:
-    values = {
-        "request_success_total": seen.finished,
-        "time_to_first_token_seconds_count": seen.ttft_count,
-        "request_time_per_output_token_seconds_count": seen.ttft_count,
-        "begun": seen.ttft_count,
-        "most_begun": seen.ttft_count / 4.0,
-        "prompt_tokens_total": seen.prompt_tokens,
-        "generation_tokens_total": seen.output_tokens,
-        "request_prompt_tokens_sum": seen.prompt_length_sum,
-        "request_prompt_tokens_count": seen.length_samples,
-        "request_generation_tokens_sum": seen.output_length_sum,
-        "request_time_per_output_token_seconds_sum": seen.tpot_sum_seconds,
-        "num_requests_running": seen.running,
-        "kv_usage": 0.3,
-    }
-    for metric, value in values.items():
-        if f'"{metric}", "", "")' in promql:
-            reason = {"finished_reason": "stop"} if metric == "request_success_total" else {}
-            yield {"metric": metric, **reason}, value
+def _columns(promql: str) -> list[tuple[str, _Value]]:
+    """Rows that each service has in the answer."""
+    if '"metric", "started"' in promql:
+        return [(_template({"metric": "started", **_SHORT}), attrgetter("ttft_count"))]
+    if "[5m]" in promql or "[10m]" in promql:
+        shares = [(str(float(edge)), (place + 1) / 14.0) for place, edge in enumerate(_BUCKETS)] + [("+Inf", 1.0)]
+        return [(_template({"le": edge, **_SHORT}), partial(_share, share)) for edge, share in shares]
+    rows: list[tuple[dict[str, str], _Value]] = []
+    for metric, value in _VALUES.items():
+        reason = {"finished_reason": "stop"} if metric == "request_success_total" else {}
+        rows += [({"metric": metric, **reason}, value)] if _asks_for(promql, metric) else []
     for metric, edges in _EDGES.items():
-        if f'"{metric}", "", "")' in promql:
-            yield from (({"metric": metric, "le": edge}, seen.ttft_count) for edge in edges)
+        found = edges if _asks_for(promql, metric) else ()
+        rows += [({"metric": metric, "le": edge}, attrgetter("ttft_count")) for edge in found]
+    return [(_template({**labels, **_GROUP}), value) for labels, value in rows]
 
 
-def _buckets(seen: AcceleratorTraffic) -> Iterator[tuple[str, float]]:
-    for place, edge in enumerate((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)):
-        yield str(float(edge)), seen.ttft_count * (place + 1) / 14.0
-    yield "+Inf", seen.ttft_count
+def _asks_for(promql: str, metric: str) -> bool:
+    return f'"{metric}", "", "")' in promql
+
+
+def _share(share: float, seen: AcceleratorTraffic) -> float:
+    return share * seen.ttft_count
 
 
 class Even(Fleet):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import itertools
 import math
+import pickle
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,19 +54,19 @@ class FakeApi:
         body: Any = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        self.requests.append((method, path, dict(query or {}), copy.deepcopy(body)))
+        self.requests.append((method, path, dict(query or {}), _copied(body)))
         if self.fail_with is not None:
             raise self.fail_with
         self._manager = (query or {}).get("fieldManager", "") if content_type == APPLY else ""
-        before = copy.deepcopy(self.objects) if "dryRun" in (query or {}) else None
+        before = _copied(self.objects) if "dryRun" in (query or {}) else None
         result: dict[str, Any] = getattr(self, f"_{method.lower()}")(path, body)
         self.objects = self.objects if before is None else before
-        return copy.deepcopy(result)
+        return _copied(result)
 
     def put_object(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Store an object as if somebody had written it, with a new resourceVersion."""
         self._version += 1
-        stored = copy.deepcopy(body)
+        stored = _copied(body)
         stored.setdefault("metadata", {})["resourceVersion"] = str(self._version)
         stored["metadata"].setdefault("uid", f"uid-{self._version}")
         self.objects[path] = stored
@@ -160,9 +160,14 @@ class HangingApi(FakeApi):
         return await super().request(method, path, **more)
 
 
+def _copied(body: Any) -> Any:
+    """A deep copy; `copy.deepcopy` takes ten times as long for an object of the API server."""
+    return pickle.loads(pickle.dumps(body, pickle.HIGHEST_PROTOCOL))
+
+
 def _patched(old: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
     """JSON Patch with `test` and `remove`."""
-    result = copy.deepcopy(old)
+    result = _copied(old)
     for operation in operations:
         *way, last = operation["path"].strip("/").split("/")
         there: Any = result
