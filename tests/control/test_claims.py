@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from holdfast.act.api import ApiError
 from holdfast.control.claims import Claims
 from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.mapping import WAITS_FOR_VOLUMES
 from holdfast.render.context import Deployed
@@ -101,3 +103,64 @@ async def test_a_claim_is_read_once_a_minute_and_only_while_a_replica_waits() ->
     await claims.look([seen()], NOW + 300.0)
     assert len(api.requests) == 2
     assert claims.problems(seen()) == ()
+
+
+class SlowApi(FakeApi):
+    """Answers when told, and counts the requests under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering = asyncio.Event()
+        self.most, self._under_way = 0, 0
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        self._under_way += 1
+        self.most = max(self.most, self._under_way)
+        try:
+            await self.answering.wait()
+            await asyncio.sleep(0.0)
+            return {"spec": {"accessModes": ["ReadWriteOnce"]}}
+        finally:
+            self._under_way -= 1
+            self.requests.append((method, path, {}, None))
+
+
+def many(count: int) -> list[ServiceParts]:
+    """Services, each with a claim of its own for which a replica waits."""
+    found = []
+    for index in range(count):
+        part = seen(waiting(), claims=(f"weights-{index:03}",))
+        found.append(replace(part, spec=replace(part.spec, key=ServiceKey("prod", f"s{index}"))))
+    return found
+
+
+async def test_claims_are_read_some_at_a_time() -> None:
+    api, services = SlowApi(), many(20)
+    api.answering.set()
+    claims = Claims(api)
+    await claims.look(services, NOW)
+    assert (api.most, len(api.requests)) == (8, 20)
+    assert all(claims.problems(part) for part in services)
+
+
+async def test_slow_answers_do_not_hold_the_tick_and_later_ticks_read_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.control.claims._MOST_SECONDS", 0.01)
+    api, services = SlowApi(), many(10)
+    claims = Claims(api)
+    await claims.look(services, NOW)
+    assert (len(api.requests), [claims.problems(part) for part in services]) == (8, [()] * 10)
+    monkeypatch.undo()
+    api.answering.set()
+    await claims.look(services, NOW + 5.0)
+    assert len(api.requests) == 8 + 10
+    assert all(claims.problems(part) for part in services)
+
+
+async def test_claims_that_were_not_read_yet_come_before_those_to_be_read_again() -> None:
+    api, services = SlowApi(), many(3)
+    api.answering.set()
+    claims = Claims(api)
+    await claims.look(services[:2], NOW)
+    await claims.look(services, NOW + 60.0)
+    names = [path[-3:] for _, path, *_ in api.requests]
+    assert names == ["000", "001", "002", "000", "001"]

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.api.llmservice import LLMService
+from holdfast.control.bounded_work import MOST_IN_A_TICK
 from holdfast.control.live_limits import UNSEEN, LiveLimits
-from holdfast.control.pod_writes import MOST_WRITES
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic
@@ -363,8 +363,8 @@ async def test_a_service_without_the_plugin_has_no_such_condition(world: World) 
 
 async def test_a_tick_writes_so_many_annotations_at_most_and_the_next_one_the_rest(world: World) -> None:
     live = operator(world)
-    world.start(*(f"p{number}" for number in range(MOST_WRITES)))
-    assert await world.tick(live) == MOST_WRITES
+    world.start(*(f"p{number}" for number in range(MOST_IN_A_TICK)))
+    assert await world.tick(live) == MOST_IN_A_TICK
     assert await world.tick(live) == 2
     assert await world.tick(live) == 0
 

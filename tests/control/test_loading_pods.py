@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.control.bounded_work import MOST_IN_A_TICK
 from holdfast.control.loading_pods import LoadingPods
-from holdfast.control.pod_writes import MOST_WRITES
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.loading import PROTECTIONS, LoadingPod
 from tests.control.parts import parts
@@ -123,11 +123,11 @@ async def test_an_api_server_that_does_not_answer_ends_the_tick(api: FakeApi) ->
 
 
 async def test_a_tick_writes_a_bounded_number_of_pods(api: FakeApi) -> None:
-    names = [f"p{index}" for index in range(MOST_WRITES + 20)]
+    names = [f"p{index}" for index in range(MOST_IN_A_TICK + 20)]
     for name in names:
         api.put_object(f"{PODS}/{name}", {"metadata": {"name": name, "uid": f"uid-{name}"}})
     writer, many = LoadingPods(api, startup_seconds), [seen(*map(loading, names))]
     await writer.write(many, NOW)
-    assert len(bodies(api)) == MOST_WRITES
+    assert len(bodies(api)) == MOST_IN_A_TICK
     await writer.write(many, NOW + 5.0)
     assert sorted(name for name, _, _ in bodies(api)) == sorted(names)

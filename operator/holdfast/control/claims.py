@@ -1,19 +1,23 @@
 """Says when a replica cannot start because its claim is for one node, or one pod, and other replicas use it.
 
 Kubernetes reports it in Events only (Multi-Attach, FailedAttachVolume). A claim is read, at most once a minute, where a
-replica waits for its volumes.
+replica waits for its volumes: some at a time, and as many as a tick has time for. A claim that was not read is unknown.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.resources import claim_path
 from holdfast.api.reasons import Reason
+from holdfast.control.bounded_work import do_each
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ServiceParts
@@ -22,14 +26,19 @@ from holdfast.observe.mapping import WAITS_FOR_VOLUMES
 _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 20.0  # most volumes are there by then
 _AGAIN_SECONDS = 60.0
+_MOST_SECONDS = 2.0  # of one tick; the next ticks read the rest
 _ONE_POD, _ONE_NODE = "ReadWriteOncePod", "ReadWriteOnce"
 
 
 class _Read(NamedTuple):
     """Access modes of a claim, empty where they are unknown, and when they were read."""
 
-    modes: tuple[str, ...]
-    at: float
+    modes: tuple[str, ...] = ()
+    at: float = -math.inf
+
+
+_Claim = tuple[str, str]  # namespace and name
+_UNREAD = _Read()
 
 
 class Claims:
@@ -37,7 +46,7 @@ class Claims:
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
-        self._read: dict[tuple[str, str], _Read] = {}
+        self._read: dict[_Claim, _Read] = {}
         self._problems: dict[ServiceKey, ClusterProblem] = {}
 
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
@@ -47,19 +56,32 @@ class Claims:
 
     async def look(self, parts: Sequence[ServiceParts], now: float) -> None:
         """Look at the claims of all services with a waiting replica. Raises ApiUnreachable and NotLeading."""
-        self._read = {claim: read for claim, read in self._read.items() if abs(now - read.at) < _AGAIN_SECONDS}
-        found = {}
-        for part in parts:
-            waiting = next((replica for replica in part.replicas if _waits(replica, now)), None)
-            if waiting is not None and (problem := await self._problem(part, waiting, now)):
-                found[part.spec.key] = problem
-        self._problems = found
+        waiting = [each for part in parts if (each := _waiting(part, now))]
+        wanted = {(part.spec.key.namespace, claim) for part, _, claims in waiting for claim in claims}
+        self._read = {claim: self._read.get(claim, _UNREAD) for claim in sorted(wanted)}
+        due = [claim for claim, read in self._read.items() if abs(now - read.at) >= _AGAIN_SECONDS]
+        due.sort(key=lambda claim: self._read[claim].at)
+        with contextlib.suppress(TimeoutError):  # what is not read again keeps its modes: they cannot be edited
+            async with asyncio.timeout(_MOST_SECONDS):
+                await do_each(due, lambda claim: self._read_one(claim, now))
+        problems = ((part.spec.key, self._problem(part, replica, claims)) for part, replica, claims in waiting)
+        self._problems = {key: problem for key, problem in problems if problem}
 
-    async def _problem(self, part: ServiceParts, waiting: Replica, now: float) -> ClusterProblem | None:
+    async def _read_one(self, claim: _Claim, now: float) -> None:
+        """Read a claim; its modes are unknown where it may not be read, or is not there, which the scheduler says."""
+        modes: tuple[str, ...] = ()
+        try:
+            body = await self._api.request("GET", claim_path(*claim))
+            modes = tuple((body.get("spec") or {}).get("accessModes") or ())
+        except ApiError as error:
+            _LOG.debug("%s/%s: reading the claim failed: %s", *claim, error)
+        self._read[claim] = _Read(modes, now)
+
+    def _problem(self, part: ServiceParts, waiting: Replica, claims: Sequence[str]) -> ClusterProblem | None:
         nodes = {replica.node for replica in part.replicas if replica.node}
-        for claim in sorted(set(_claims(part, waiting.accelerator))):
-            modes = await self._modes(part.spec.key.namespace, claim, now)
-            mode = next((each for each in (_ONE_POD, _ONE_NODE) if modes == (each,)), "")
+        for claim in claims:
+            read = self._read.get((part.spec.key.namespace, claim), _UNREAD)
+            mode = next((each for each in (_ONE_POD, _ONE_NODE) if read.modes == (each,)), "")
             if mode and (len(nodes) > 1 or mode == _ONE_POD):
                 where = f"{len(part.replicas)} replicas on {len(nodes)} nodes" if nodes else "several replicas"
                 message = (
@@ -69,19 +91,11 @@ class Claims:
                 return ClusterProblem(Reason.VOLUME_NOT_SHARED, message)
         return None
 
-    async def _modes(self, namespace: str, claim: str, now: float) -> tuple[str, ...]:
-        """Access modes of a claim; unknown where it cannot be read, or is not there, which the scheduler says."""
-        known = self._read.get((namespace, claim))
-        if known is not None:
-            return known.modes
-        modes: tuple[str, ...] = ()
-        try:
-            body = await self._api.request("GET", claim_path(namespace, claim))
-            modes = tuple((body.get("spec") or {}).get("accessModes") or ())
-        except ApiError as error:
-            _LOG.debug("%s/%s: reading the claim failed: %s", namespace, claim, error)
-        self._read[namespace, claim] = _Read(modes, now)
-        return modes
+
+def _waiting(part: ServiceParts, now: float) -> tuple[ServiceParts, Replica, list[str]] | None:
+    """Return a service with its first replica that waits for volumes, and the claims of that replica."""
+    replica = next((replica for replica in part.replicas if _waits(replica, now)), None)
+    return None if replica is None else (part, replica, _claims(part, replica.accelerator))
 
 
 def _waits(replica: Replica, now: float) -> bool:
@@ -93,10 +107,13 @@ def _waits(replica: Replica, now: float) -> bool:
     return waits and now - since >= _PATIENCE_SECONDS
 
 
-def _claims(part: ServiceParts, accelerator: str) -> Iterator[str]:
+def _claims(part: ServiceParts, accelerator: str) -> list[str]:
     """Return the names of all claims that pods on an accelerator mount, including claims from templates."""
-    for item in part.deployed:
-        if item.placement.accelerator == accelerator and item.rendered is not None:
-            for volume in json.loads(item.rendered.template_json)["spec"].get("volumes") or ():
-                if source := volume.get("persistentVolumeClaim"):
-                    yield str(source.get("claimName", ""))
+    templates = (
+        item.rendered.template_json
+        for item in part.deployed
+        if item.placement.accelerator == accelerator and item.rendered is not None
+    )
+    volumes = [volume for text in templates for volume in json.loads(text)["spec"].get("volumes") or ()]
+    sources = [source for volume in volumes if (source := volume.get("persistentVolumeClaim"))]
+    return sorted({str(source.get("claimName", "")) for source in sources})

@@ -16,6 +16,7 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS
 from holdfast.act.pods import apply_metadata
 from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.control.bounded_work import do_each
 from holdfast.control.limits_in_force import (
     NOTHING_APPLIED,
     Applied,
@@ -27,7 +28,6 @@ from holdfast.control.limits_in_force import (
     watch,
 )
 from holdfast.control.limits_version import numbered
-from holdfast.control.pod_writes import write_each
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
@@ -109,13 +109,13 @@ class LiveLimits:
             state.rests_until = stands_until(state.watched.values(), self._scrape_seconds, now)
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
-        """Write the annotation of every pod that lacks its limits, at most `MOST_WRITES` of them.
+        """Write the annotation of every pod that lacks its limits, at most `MOST_IN_A_TICK` of them.
 
         Raises NotLeading and ApiUnreachable, both of which end the writing. A write that the API server refuses is
         only logged: it is retried later, and meanwhile the pod is reported as not having applied its limits.
         """
         due = sorted((write for part in parts for write in self._due(part, now)), key=lambda write: write.tried_at)
-        await write_each(due, lambda write: self._tell(write, now))
+        await do_each(due, lambda write: self._tell(write, now))
 
     async def _tell(self, write: _Write, now: float) -> None:
         key, engine, limits = write.key, write.engine, write.limits

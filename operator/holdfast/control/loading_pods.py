@@ -15,7 +15,7 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS
 from holdfast.act.pods import apply_metadata
 from holdfast.api.llmservice import LLMServiceSpec
-from holdfast.control.pod_writes import write_each
+from holdfast.control.bounded_work import do_each
 from holdfast.observe.cluster import ServiceParts
 from holdfast.observe.loading import PROTECTIONS, LoadingPod
 from holdfast.render.names import LOADING_LABEL
@@ -43,13 +43,13 @@ class LoadingPods:
         self._written: dict[str, _Written] = {}  # by uid of the pod
 
     async def write(self, parts: Sequence[ServiceParts], now: float) -> None:
-        """Write every pod whose marks are wrong, at most `MOST_WRITES` of them.
+        """Write every pod whose marks are wrong, at most `MOST_IN_A_TICK` of them.
 
         Raises NotLeading and ApiUnreachable, both of which end the writing. A refused write is logged and retried.
         """
         self._written = {uid: last for uid, last in self._written.items() if now - last.at < _REMEMBERED_SECONDS}
         due = [(part.spec.key.namespace, *pod_marks) for part in parts for pod_marks in self._due(part, now)]
-        await write_each(due, lambda each: self._write(*each, now))
+        await do_each(due, lambda each: self._write(*each, now))
 
     def _due(self, part: ServiceParts, now: float) -> Iterator[tuple[LoadingPod, bool]]:
         """Pods to write now, and whether they are to be marked.

@@ -1,0 +1,29 @@
+"""Requests about many pods or claims in one tick: bounded, and some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_IN_A_TICK = 200
+"""Maximum items of one tick; later ticks do the rest."""
+_CONCURRENCY = 8
+
+
+async def do_each(due: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
+    """Do the first `MOST_IN_A_TICK` of those that are due; the first error ends all."""
+    slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def in_a_slot(item: T) -> None:
+        async with slots:
+            await do(item)
+
+    doing = [asyncio.create_task(in_a_slot(item)) for item in due[:MOST_IN_A_TICK]]
+    try:
+        await asyncio.gather(*doing)
+    finally:
+        for task in doing:
+            task.cancel()
