@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import kopf
@@ -84,6 +85,20 @@ async def test_only_complete_pools_of_the_newest_generation_count() -> None:
     assert world.offered() == {}
     await world.hold(a_slice(device("b"), device("c"), name="new-2", generation=2, parts=2))
     assert world.offered() == {GPU: 3}
+
+
+async def test_devices_are_counted_again_only_after_a_change() -> None:
+    world = await (await World().start()).hold(a_class(), a_slice(device("a"), device("b")))
+    (first,) = world.devices.added_to([NODE])
+    (second,) = world.devices.added_to([NODE])
+    assert second is first
+    await world.hold(a_slice(device("a")))
+    assert world.offered() == {GPU: 1}
+    assert world.offered(replace(NODE, allocatable=(("example.com/fpga", 1),))) == {GPU: 1, "example.com/fpga": 1}
+    await world.hold(a_class(extendedResourceName="example.com/gpu"))
+    assert world.offered() == {"example.com/gpu": 1}
+    world.remove("deviceclasses", a_class())
+    assert world.offered() == {}
 
 
 @pytest.mark.parametrize(

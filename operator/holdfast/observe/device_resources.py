@@ -117,12 +117,17 @@ def _is_tainted(device: Object) -> bool:
     return any(taint.get("effect") in ("NoSchedule", "NoExecute") for taint in device.get("taints") or ())
 
 
+_Shown = tuple[NodeOffer, Mapping[str, DeviceClass], tuple[DeviceSlice, ...]]
+
+
 class DeviceResources:
     """What nodes offer through DRA; reads kopf's indices, empty until kopf has filled them."""
 
     def __init__(self) -> None:
         self._classes: Mapping[str, Iterable[DeviceClass]] = {}
         self._slices: Mapping[str, Iterable[DeviceSlice]] = {}
+        self._counted: dict[str, tuple[_Shown, NodeOffer]] = {}
+        self._counted_for: dict[str, DeviceClass] = {}
 
     def register(self, registry: kopf.OperatorRegistry) -> None:
         """Add the indices, where the cluster has the API and the operator may read it."""
@@ -134,20 +139,31 @@ class DeviceResources:
         self._classes, self._slices = indices["deviceclasses"], indices["resourceslices"]
 
     def added_to(self, nodes: Iterable[NodeOffer]) -> list[NodeOffer]:
-        """Return the nodes, with the resources that only their devices offer."""
-        classes = self._by_resource()
-        return [self._added(node, classes) if classes else node for node in nodes]
+        """Return the nodes, with the resources that only their devices offer; counted anew where something changed."""
+        found = self._by_resource()
+        classes = self._counted_for = self._counted_for if found == self._counted_for else found
+        if not classes:
+            self._counted = {}
+            return list(nodes)
+        self._counted = {node.name: self._added(node, classes) for node in nodes}
+        return [counted for _, counted in self._counted.values()]
 
-    def _added(self, node: NodeOffer, classes: Mapping[str, DeviceClass]) -> NodeOffer:
-        devices, known = _current(self._slices.get(node.name, ())), {name for name, _ in node.allocatable}
-        counts = ((name, _count(of, devices)) for name, of in classes.items() if name not in known)
-        more = [(name, count) for name, count in counts if count is not None]
-        return replace(node, allocatable=tuple(sorted((*node.allocatable, *more)))) if more else node
+    def _added(self, node: NodeOffer, classes: Mapping[str, DeviceClass]) -> tuple[_Shown, NodeOffer]:
+        shown = (node, classes, tuple(self._slices.get(node.name, ())))
+        before = self._counted.get(node.name)
+        return before if before is not None and before[0] == shown else (shown, _with_devices(*shown))
 
     def _by_resource(self) -> dict[str, DeviceClass]:
         """Of several classes with one resource name the scheduler takes the newest."""
         found = [each for classes in list(self._classes.values()) for each in classes]
         return {each.resource: each for each in sorted(found, key=lambda each: (each.created, each.name))}
+
+
+def _with_devices(node: NodeOffer, classes: Mapping[str, DeviceClass], slices: Iterable[DeviceSlice]) -> NodeOffer:
+    devices, known = _current(slices), {name for name, _ in node.allocatable}
+    counts = ((name, _count(of, devices)) for name, of in classes.items() if name not in known)
+    more = [(name, count) for name, count in counts if count is not None]
+    return replace(node, allocatable=tuple(sorted((*node.allocatable, *more)))) if more else node
 
 
 def _current(slices: Iterable[DeviceSlice]) -> dict[str, list[Attributes | None]]:
