@@ -13,13 +13,13 @@ import pytest
 
 from holdfast import policy
 from holdfast.control.decision_record import Records, decided_again, read
-from holdfast.control.loop import Loop
+from holdfast.control.loop import ClusterReader, Loop
 from holdfast.domain.cluster import GpuCap, NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
+from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.traffic import TrafficRequest
 from tests.builders import NOW, condition

@@ -17,11 +17,12 @@ class Indexed:
         self.indexers = OperatorIndexers()
         self.indexers.ensure(handlers)
         self._functions = {str(handler.id): handler.fn for handler in handlers}
-        (self._startup,) = registry._activities.get_all_handlers()
+        self._startup = registry._activities.get_all_handlers()
 
     async def start(self) -> Self:
         """Give the indices to whoever reads them."""
-        await self._startup.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
+        for handler in self._startup:
+            await handler.fn(**self.indexers.indices)  # type: ignore[call-arg, misc]
         return self
 
     async def put(self, index: str, body: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from holdfast.domain.cluster import GpuCap, Placement, Replica, ReplicaPhase
 from holdfast.domain.gpu_caps import without
 from holdfast.domain.service import ServiceSpec
-from holdfast.observe.gpu_caps import GpuCaps, caps_from_quota, gpus_of_node
+from holdfast.observe.gpu_caps import GpuCaps, caps_from_quota
+from holdfast.observe.nodes import Nodes, gpus_of_node
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 from tests.observe.indexed import Indexed
 
@@ -24,8 +25,9 @@ class World(Indexed):
     """Quotas and nodes."""
 
     def __init__(self, shares: Mapping[str, Fraction] | None = None, *, quotas: bool = True) -> None:
-        self.caps = GpuCaps(shares or {})
+        self.caps = GpuCaps(shares or {}, nodes := Nodes())
         registry = kopf.OperatorRegistry()
+        nodes.register(registry)
         self.caps.register(registry, quotas=quotas)
         super().__init__(registry)
 
@@ -103,7 +105,7 @@ def test_only_whole_requests_of_extended_resources_are_read(
 async def test_a_share_is_of_all_gpus_of_the_cluster_and_rounded_down() -> None:
     world = await World({"team-a": Fraction(1, 2), "*": Fraction(1, 3)}).start()
     for body in (gpu_node("n1", "8"), gpu_node("n2", "7", unschedulable=True), gpu_node("n3", "2", "0")):
-        await world.put("node_gpus", body)
+        await world.put("nodes", body)
     assert world.of(CHAT) == [("team-a", GPU, 8, None, "--namespace-share (50% of 17 GPUs)")]
     assert world.of(service("chat", "team-b").spec) == [
         ("team-b", GPU, 5, None, "--namespace-share (33.3333% of 17 GPUs)")
@@ -113,13 +115,13 @@ async def test_a_share_is_of_all_gpus_of_the_cluster_and_rounded_down() -> None:
 async def test_a_share_of_unknown_gpus_is_unknown() -> None:
     world = await World({"*": Fraction(0)}).start()
     assert world.of(CHAT) == []
-    await world.put("node_gpus", gpu_node("n1", "8"))
+    await world.put("nodes", gpu_node("n1", "8"))
     assert [gpus for _, _, gpus, *_ in world.of(CHAT)] == [0]
 
 
 async def test_quotas_that_may_not_be_read_are_not_watched() -> None:
     world = await World({"*": Fraction(1)}, quotas=False).start()
-    assert set(world.indexers) == {"node_gpus"}
+    assert set(world.indexers) == {"nodes"}
     assert world.of(CHAT) == []
 
 

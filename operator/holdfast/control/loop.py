@@ -17,11 +17,13 @@ from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured, newest
+from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.activators import ActivatorSource, NoActivators
-from holdfast.observe.cluster import ClusterReader, Invalid, ServiceParts
+from holdfast.observe.benchmarks import Benchmark
+from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
@@ -32,6 +34,18 @@ from holdfast.render.names import activator_name
 _LOG = logging.getLogger(__name__)
 _LEAST_PAUSE_SECONDS = 1.0  # a burst of edits must not become a burst of queries
 _STUCK_AFTER_TICKS = 12
+
+
+class ClusterReader(Protocol):
+    """What the loop reads of the API server, from caches: no call costs a request."""
+
+    def services(self) -> tuple[ServiceParts, ...]: ...
+
+    def invalid(self) -> tuple[Invalid, ...]: ...
+
+    def nodes(self) -> tuple[NodeOffer, ...]: ...
+
+    def benchmarks(self) -> tuple[Benchmark, ...]: ...
 
 
 class LoopTelemetry(Protocol):

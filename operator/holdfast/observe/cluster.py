@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import kopf
 
@@ -27,6 +27,7 @@ from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.engines import EnginePod, engine_from_pod, limits_from_config_map
 from holdfast.observe.loading import LoadingPod, loading_from_pod
+from holdfast.observe.nodes import Nodes
 from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
 from holdfast.render import context
@@ -145,18 +146,6 @@ class ServiceParts:
         return recalled(self.service.status, self.spec.generation)
 
 
-class ClusterReader(Protocol):
-    """What the loop reads of the API server, from caches: no call costs a request."""
-
-    def services(self) -> tuple[ServiceParts, ...]: ...
-
-    def invalid(self) -> tuple[Invalid, ...]: ...
-
-    def nodes(self) -> tuple[NodeOffer, ...]: ...
-
-    def benchmarks(self) -> tuple[Benchmark, ...]: ...
-
-
 # A pod template has to fit into the annotations of its Deployment, 256 KiB, and a spec may hold those of several.
 _MOST_SPEC_CHARACTERS = 512 * 1024
 _KUBERNETES_OWN = ("foregroundDeletion", "orphan")
@@ -204,8 +193,10 @@ class ClusterView:
         allowed: Collection[str] = NO_PRIVILEGES,
         max_priorities: Mapping[str, int] = MappingProxyType({}),
         devices: DeviceResources | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self._devices = devices or DeviceResources()
+        self._nodes = nodes or Nodes()
         self._allowed = allowed
         self._max_priorities = max_priorities
         self._watched: frozenset[str] = frozenset()
@@ -215,8 +206,6 @@ class ClusterView:
         self._deployments: Mapping[ServiceKey, Iterable[ObservedDeployment]] = {}
         self._live: Mapping[ServiceKey, Iterable[Live]] = {}
         self._limits: Mapping[ServiceKey, Iterable[LimitsByAccelerator]] = {}
-        self._nodes: Mapping[str, Iterable[NodeOffer]] = {}
-        self._closing: Mapping[str, Iterable[bool]] = {}
         self._benchmarks: Mapping[ServiceKey, Iterable[Benchmark]] = {}
         self._made: dict[ServiceKey, tuple[_Shown, ServiceParts]] = {}
 
@@ -249,8 +238,7 @@ class ClusterView:
             read = body_pruning.after(_index_live, "spec", "data", "binaryData")  # pod files: the largest of all
             kopf.index(*_OWNED[kind], id="live", registry=registry)(read)
             settings.watching.label_selectors[_OWNED[kind]] = SERVICE_LABEL
-        kopf.index("", "v1", "nodes", id="closing", registry=registry)(_index_closing)
-        kopf.index("", "v1", "nodes", id="nodes", registry=registry)(body_pruning.after(_index_node, "spec", "status"))
+        self._nodes.register(registry)
         if benchmarks:
             kopf.index(GROUP, VERSION, llmbenchmark.PLURAL, id="benchmarks", registry=registry)(
                 body_pruning.after(_index_benchmark)
@@ -259,8 +247,7 @@ class ClusterView:
 
     async def _remember(self, **indices: Any) -> None:
         self._services, self._pods, self._ended = indices["services"], indices["pods"], indices["ended"]
-        self._deployments, self._nodes = indices["deployments"], indices["nodes"]
-        self._live, self._limits, self._closing = indices["live"], indices["limits"], indices["closing"]
+        self._deployments, self._live, self._limits = indices["deployments"], indices["live"], indices["limits"]
         self._benchmarks = indices.get("benchmarks", {})
 
     async def _index_service(self, body: kopf.Body, **_: Any) -> dict[ServiceKey, Declared | Invalid]:
@@ -291,7 +278,7 @@ class ClusterView:
         found = {key: entry for key, entry in self._entries() if not isinstance(entry, Invalid)}
         for gone in self._made.keys() - found.keys():
             del self._made[gone]
-        closing = frozenset(self._closing)
+        closing = self._nodes.closing()
         return tuple(self._parts(key, declared, closing) for key, declared in found.items())
 
     def _parts(self, key: ServiceKey, declared: Declared, closing: frozenset[str]) -> ServiceParts:
@@ -342,8 +329,7 @@ class ClusterView:
             for pod in pods:
                 for name, amount in pod.gpus if pod.replica.node else ():
                     used[pod.replica.node][name] += amount
-        nodes = (node for nodes in list(self._nodes.values()) for node in nodes)
-        return mapping.with_usage(self._devices.added_to(nodes), used)
+        return mapping.with_usage(self._devices.added_to(self._nodes.offers()), used)
 
     def benchmarks(self) -> tuple[Benchmark, ...]:
         """Return every LLMBenchmark, oldest first."""
@@ -390,15 +376,6 @@ async def _index_limits(body: kopf.Body, **_: Any) -> dict[ServiceKey, LimitsByA
 async def _index_benchmark(body: kopf.Body, **_: Any) -> dict[ServiceKey, Benchmark]:
     found = benchmark_from_object(body)
     return {} if found is None else {found.key: found}
-
-
-async def _index_closing(body: kopf.Body, **_: Any) -> dict[str, bool]:
-    return {body["metadata"]["name"]: True} if mapping.is_closing(body) else {}
-
-
-async def _index_node(body: kopf.Body, **_: Any) -> dict[str, NodeOffer]:
-    offer = mapping.node_offer_from_node(body)
-    return {} if offer is None else {offer.name: offer}
 
 
 def _is_ours(deployed: ObservedDeployment, spec: ServiceSpec) -> bool:

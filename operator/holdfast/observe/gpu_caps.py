@@ -16,7 +16,7 @@ from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.service import ServiceSpec
 from holdfast.observe import body_pruning
-from holdfast.observe.mapping import extended_resources
+from holdfast.observe.nodes import Nodes
 
 _LOG = logging.getLogger(__name__)
 _REQUESTS = "requests."
@@ -44,39 +44,31 @@ def _whole(quantity: object) -> int | None:
     return int(found[1]) * _UNITS[found[2]] if found else None
 
 
-def gpus_of_node(node: Object) -> dict[str, int]:
-    """Return the extended resources of a node by name; one that is cordoned or does not answer still has them."""
-    status = node.get("status") or {}
-    amounts = {**(status.get("allocatable") or {}), **(status.get("capacity") or {})}
-    return extended_resources(amounts)
-
-
 class GpuCaps:
     """Caps by quotas, and by the share of each namespace; reads kopf's indices, empty until kopf has filled them."""
 
-    def __init__(self, shares: Mapping[str, Fraction] = MappingProxyType({})) -> None:
+    def __init__(self, shares: Mapping[str, Fraction] = MappingProxyType({}), nodes: Nodes | None = None) -> None:
         self._shares = shares
+        self._nodes = nodes or Nodes()
         self._quotas: Mapping[str, Iterable[tuple[GpuCap, ...]]] = {}
-        self._gpus: Mapping[str, Iterable[int]] = {}
         self._ignored: set[tuple[str, str]] = set()
 
     def register(self, registry: kopf.OperatorRegistry, *, quotas: bool) -> None:
-        """Add the indices, before any index that empties nodes; `quotas`: whether ResourceQuotas may be read."""
-        kopf.on.startup(id="remember-caps", registry=registry)(self._remember)
-        kopf.index("", "v1", "nodes", id="node_gpus", registry=registry)(_index_node)
+        """Add the index; `quotas`: whether ResourceQuotas may be read."""
         if quotas:
+            kopf.on.startup(id="remember-caps", registry=registry)(self._remember)
             index = body_pruning.after(self._index_quota, "spec", "status")
             kopf.index("", "v1", "resourcequotas", id="quotas", registry=registry)(index)
 
     async def _remember(self, **indices: Any) -> None:
-        self._quotas, self._gpus = indices.get("quotas", {}), indices["node_gpus"]
+        self._quotas = indices["quotas"]
 
     def of(self, specs: Iterable[ServiceSpec]) -> tuple[GpuCap, ...]:
         """Return the caps that bound some accelerator of these services, in order."""
         if not self._shares and not self._quotas:
             return ()
         wanted = sorted({(spec.key.namespace, option.resource) for spec in specs for option in spec.accelerators})
-        gpus = {resource: sum(self._gpus.get(resource, ())) for resource in {resource for _, resource in wanted}}
+        gpus = {resource: self._nodes.gpus(resource) for resource in {resource for _, resource in wanted}}
         found = ((*self._by_quota(*place), *self._by_share(*place, gpus[place[1]])) for place in wanted)
         return tuple(cap for caps in found for cap in caps)
 
@@ -104,7 +96,3 @@ class GpuCaps:
             self._ignored.add((cap.namespace, cap.name))
             text = "%s of namespace %s has scopes, so it bounds no size; CapacityAvailable says if it refuses pods"
             _LOG.warning(text, cap.name, cap.namespace)
-
-
-async def _index_node(body: kopf.Body, **_: Any) -> dict[str, int]:
-    return gpus_of_node(body)

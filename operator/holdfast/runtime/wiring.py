@@ -38,6 +38,7 @@ from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActi
 from holdfast.observe.client import PrometheusAddress
 from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.gpu_caps import GpuCaps
+from holdfast.observe.nodes import Nodes
 from holdfast.observe.prometheus import PrometheusSource
 from holdfast.page import server as page
 from holdfast.page.access import Token
@@ -109,10 +110,13 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
         control_loop = Loop(
             cluster=(
                 indices := observed.ClusterView(
-                    settings.allow_template, settings.max_priorities, devices := DeviceResources()
+                    settings.allow_template,
+                    settings.max_priorities,
+                    devices := DeviceResources(),
+                    nodes := Nodes(),
                 )
             ),
-            caps=(caps := GpuCaps(settings.namespace_shares)),
+            caps=(caps := GpuCaps(settings.namespace_shares, nodes)),
             metrics=metrics,
             actuator=Actuator(
                 api,
