@@ -16,11 +16,14 @@ _COLLECTED_AT = (50_000, 5, 2)
 
 
 def frugal_allocation() -> None:
-    """Give large blocks back as soon as they are free, and share heaps between threads.
+    """Collect garbage rarely, give large blocks back as soon as they are free, and share heaps between threads.
 
-    An answer of Prometheus takes megabytes for a moment, on one of a dozen threads; by default each thread retains a
-    heap as large as its largest answer. Does nothing if the C library is not glibc.
+    There are few cycles, and reference counting frees everything else; while all objects are read and the history is
+    learned, the default of the collector takes a quarter of the CPU. An answer of Prometheus takes megabytes for a
+    moment, on one of a dozen threads; by default each thread retains a heap as large as its largest answer. Where the C
+    library is not glibc, heaps stay as they are.
     """
+    gc.set_threshold(*_COLLECTED_AT)
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -28,13 +31,9 @@ def frugal_allocation() -> None:
 
 
 def settle() -> None:
-    """After the initial read: return free memory, and exclude the surviving objects from collection.
-
-    From then on the collector runs rarely: there are few cycles, and reference counting frees everything else.
-    """
+    """After the initial read: return free memory, and exclude the surviving objects from collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECTED_AT)
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
