@@ -61,13 +61,13 @@ class Counts:
 
     def get(self, *names: str) -> float:
         """Value of the first of these names that exists: metrics were renamed between vLLM versions."""
-        return next((self._total(name) for name in names if self._has(name)), 0.0)
+        for name in names:
+            if name in self.counts or name in self.of_natives:
+                return self.counts.get(name, 0.0) + self.of_natives.get(name, 0.0)
+        return 0.0
 
     def _has(self, name: str) -> bool:
         return name in self.counts or name in self.of_natives
-
-    def _total(self, name: str) -> float:
-        return self.counts.get(name, 0.0) + self.of_natives.get(name, 0.0)
 
     def mean_copies(self) -> float:
         """How often an engine is counted on average."""

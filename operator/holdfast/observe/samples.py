@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast.domain.service import ServiceKey
@@ -51,23 +52,26 @@ class QueryResult:
 
 def parse_vector(result: object) -> tuple[Sample, ...]:
     """Read `data.result` of an instant query."""
+    items = _items(result)
+    labels = _labels(items)
     return tuple(
         [
-            _native(item) if "histogram" in item else Sample(_labels(item), _point(item.get("value"))[1])
-            for item in _items(result)
+            _native(item, of) if "histogram" in item else Sample(of, _point(item.get("value"))[1])
+            for item, of in zip(items, labels, strict=True)
         ]
     )
 
 
 def parse_matrix(result: object) -> tuple[Series, ...]:
     """Read `data.result` of a range query."""
+    items = _items(result)
     return tuple(
         Series(
-            _labels(item),
+            labels,
             tuple(map(_point, _items_of(item.get("values", [] if "histograms" in item else None)))),
             tuple(map(_histogram, _items_of(item.get("histograms", [])))),
         )
-        for item in _items(result)
+        for item, labels in zip(items, _labels(items), strict=True)
     )
 
 
@@ -90,17 +94,19 @@ def _items_of(value: object) -> list[Any]:
     return value
 
 
-def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
-    labels = item.get("metric")
-    if not isinstance(labels, dict):
+def _labels(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, str]]:
+    """The labels of all rows, checked together: there are ten thousand rows per tick."""
+    found = [item.get("metric") for item in items]
+    if not _all_of(dict, found):
         raise QueryError("the answer of Prometheus has a series without labels")
-    if not _all_of(str, labels.values()):
+    labels: list[Mapping[str, str]] = found  # type: ignore[assignment]  # checked in the line above
+    if not _all_of(str, chain.from_iterable([each.values() for each in labels])):
         raise QueryError("the answer of Prometheus has a label that is not text")
     return labels
 
 
 def _all_of(kind: type, values: Iterable[object]) -> bool:
-    """Whether all values have exactly this JSON type; called ten thousand times per tick."""
+    """Whether all values have exactly this JSON type."""
     return set(map(type, values)) <= {kind}
 
 
@@ -112,9 +118,9 @@ def _point(pair: Sequence[Any] | None) -> tuple[float, float]:
         raise QueryError(f"the answer of Prometheus has a sample that is not a number: {str(pair)[:80]}") from error
 
 
-def _native(item: Mapping[str, Any]) -> Sample:
+def _native(item: Mapping[str, Any], labels: Mapping[str, str]) -> Sample:
     histogram = _histogram(item["histogram"])[1]
-    return Sample(_labels(item), histogram.count, histogram)
+    return Sample(labels, histogram.count, histogram)
 
 
 def _histogram(pair: Sequence[Any] | None) -> tuple[float, Histogram]:

@@ -111,7 +111,8 @@ def _labelled(facts: SignalFacts) -> _Judgement:
 
 
 def _every_engine(facts: SignalFacts) -> _Judgement:
-    missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in facts.reporting(name))
+    reporting = {name: frozenset(facts.reporting(name)) for name in facts.expected}
+    missing = sorted(pod for name, pods in facts.expected.items() for pod in pods if pod not in reporting[name])
     if not missing:
         return None
     expected = sum(map(len, facts.expected.values()))
