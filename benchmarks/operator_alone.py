@@ -210,20 +210,30 @@ class Measured:
     writes: Mapping[str, Counter[str]]
     most_mib: float  # resident, at the end of any tick
     blocked_seconds: float
+    at_rest: bool  # before the ticks at rest
 
 
 async def measure(options: argparse.Namespace, made: Prepared, profile: cProfile.Profile) -> Measured:
     """Start an operator on what is there, and let it tick."""
-    cluster, api, gaps, restart = made.cluster, Accepting(made.objects), list[float](), list[Tick]()
-    operator = Operator(cluster, api, options, NOW + 86_400.0)
+    cluster, api, gaps = made.cluster, Accepting(made.objects), list[float]()
+    operator, began = Operator(cluster, api, options, NOW + 86_400.0), time.monotonic()
     beating = asyncio.create_task(heartbeat(gaps))
-    decided, restored, most_mib = math.nan, math.nan, 0.0
-    passed, at_rest = 0.0, False
-    while len(restart) < (options.least_ticks if at_rest else options.most_ticks):
-        written = api.objects_written()
-        restart.append(await operator.tick(profile if options.profile == "restart" else None))
+    decided, restored, most_mib, passed, at_rest = math.nan, math.nan, 0.0, 0.0, False
+    restart, rest = list[Tick](), list[Tick]()
+
+    async def tick(course: list[Tick], name: str) -> None:
+        nonlocal most_mib
+        course.append(await operator.tick(profile if options.profile == name else None))
         show(cluster, api)
         most_mib = max(memory_mib(os.getpid()), most_mib)
+        print(f"{name}: tick {len(course)}, {course[-1].cpu_in_all:.2f} s of CPU", file=sys.stderr)
+
+    def has_time(share: float) -> bool:
+        return time.monotonic() - began < share * options.most_seconds
+
+    while (len(restart) < options.least_ticks or not at_rest) and has_time(0.5):
+        written = api.objects_written()
+        await tick(restart, "restart")
         if math.isnan(decided) and not operator.undecided():
             decided = passed + restart[-1].wall
         if math.isnan(restored) and not operator.unrestored():
@@ -232,15 +242,13 @@ async def measure(options: argparse.Namespace, made: Prepared, profile: cProfile
         passed += max(TICK_SECONDS, restart[-1].wall)
         if len(restart) == 3:
             memory.settle()  # as the operator does, 15 s after its start
-    rest, of_restart = [], Counter(api.writes)
-    for _ in range(options.ticks):
-        rest.append(await operator.tick(profile if options.profile == "rest" else None))
-        show(cluster, api)
-        most_mib = max(memory_mib(os.getpid()), most_mib)
+    of_restart = Counter(api.writes)
+    while not rest or (len(rest) < options.ticks and has_time(1.0)):
+        await tick(rest, "rest")
     beating.cancel()
     await operator.source.close()
     writes = {"restart": of_restart, "rest": api.writes - of_restart}
-    return Measured(decided, restored, restart, rest, writes, most_mib, max(gaps))
+    return Measured(decided, restored, restart, rest, writes, most_mib, max(gaps), at_rest)
 
 
 def lines(options: argparse.Namespace, seen: Measured) -> Iterator[str]:
@@ -257,6 +265,8 @@ def lines(options: argparse.Namespace, seen: Measured) -> Iterator[str]:
             f"worst {max(cpu):.2f} s; wall p50 {percentile(wall, 0.5):.2f} s, p99 {percentile(wall, 0.99):.2f} s; "
             f"{max(t.queries for t in ticks)} queries at most; writes {dict(seen.writes[name])}"
         )
+    if not seen.at_rest:
+        yield "NOT at rest: the time was over while objects were still written or histories read"
     yield f"every history was learned from {seen.restored_seconds:.0f} s after the restart"
     yield f"the event loop was blocked for {seen.blocked_seconds:.2f} s at most (wall; the Lease bears 8 s)"
 
@@ -288,7 +298,7 @@ def main() -> int:
     parser.add_argument("--settling", type=int, default=120, help="ticks before the restart, at most")
     parser.add_argument("--ticks", type=int, default=36, help="ticks at rest")
     parser.add_argument("--least-ticks", type=int, default=24, help="ticks after the restart until it is at rest")
-    parser.add_argument("--most-ticks", type=int, default=120, help="the same, at most, while objects are written")
+    parser.add_argument("--most-seconds", type=float, default=math.inf, help="of the restarted operator, half at rest")
     parser.add_argument("--prepared", help="a file that an earlier run with the same options left; else it is made")
     parser.add_argument("--profile", choices=("restart", "rest"), help="print where the time goes")
     options, profile = parser.parse_args(), cProfile.Profile()
