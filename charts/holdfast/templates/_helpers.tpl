@@ -88,6 +88,7 @@ app.kubernetes.io/component: prometheus
 {{- $settings = merge (dict "activatorImage" (include "holdfast.image" .)) $settings -}}
 {{- end -}}
 {{- $_ := required "settings.prometheusUrl: name your Prometheus, or set prometheus.enabled=true for a small one to try with" $settings.prometheusUrl -}}
+{{- include "holdfast.check" (dict "settings" $settings "watched" .Values.watchNamespaces) -}}
 {{- range $name, $value := $settings }}
 {{- $flag := printf "--%s" (kebabcase $name) }}
 {{- if kindIs "slice" $value }}

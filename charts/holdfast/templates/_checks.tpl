@@ -1,0 +1,44 @@
+{{- /* A duration such as 500ms in seconds; what is none is refused by values.schema.json. */ -}}
+{{- define "holdfast.seconds" -}}
+{{- $unit := regexFind "[a-z]+$" . -}}
+{{- $factor := get (dict "ms" "0.001" "s" "1" "m" "60" "h" "3600" "d" "86400") $unit -}}
+{{- mulf (trimSuffix $unit . | float64) (float64 $factor) -}}
+{{- end }}
+
+{{- /* What `holdfast run` refuses is refused here, in its words: a pod would end over and over instead. */ -}}
+{{- define "holdfast.check" -}}
+{{- $settings := .settings -}}
+{{- $least := list
+  (list "tick" 1 "--tick: must be at least 1s; use 5s to 10s for most clusters")
+  (list "scrapeInterval" 1 "--scrape-interval: must be at least 1s; set the scrape interval of your Prometheus, 15s by default")
+  (list "startupTimeout" 10 "--startup-timeout: must be at least 10s; use 30m for large models from a slow registry")
+  (list "leaseDuration" 5 "--lease-duration: must be at least 5s; 15s is the default") -}}
+{{- range $least -}}
+{{- $given := get $settings (first .) -}}
+{{- if and $given (lt (include "holdfast.seconds" $given | float64) (index . 1 | float64)) -}}{{- fail (last .) -}}{{- end -}}
+{{- end -}}
+{{- if and $settings.statusPort (eq (int $settings.statusPort) (int $settings.httpPort)) -}}
+{{- fail (printf "--status-port: %d is already --http-port; choose another port, such as 8090" (int $settings.statusPort)) -}}
+{{- end -}}
+{{- range $settings.podMonitorLabel -}}
+{{- if hasPrefix "holdfast.dev/" . -}}
+{{- $remedy := "choose another one; label NAME=VALUE of every PodMonitor, by which Prometheus selects them; may be repeated" -}}
+{{- fail (printf "--pod-monitor-label: label %s is reserved for Holdfast; %s" (splitList "=" . | first) $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- range $flag, $limits := dict "--max-priority" $settings.maxPriority "--namespace-share" $settings.namespaceShare -}}
+{{- $named := list -}}
+{{- range $limits -}}
+{{- $name := splitList "=" . | first -}}
+{{- if has $name $named -}}{{- fail (printf "%s: namespace %s is named twice; keep one of its limits" $flag $name) -}}{{- end -}}
+{{- $named = append $named $name -}}
+{{- end -}}
+{{- with $.watched -}}
+{{- range without $named "*" | sortAlpha -}}
+{{- if not (has . $.watched) -}}
+{{- fail (printf "%s: namespace %s is not watched; correct its name, add --namespace=%s, or remove the limit" $flag . .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
