@@ -15,6 +15,9 @@ IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
   recordings forged_series dashboards turns hours_and_heirs foreign_engines scale_to_zero))
 
+# What needs a cluster that is as empty as a reader's.
+EMPTY := e2e/test_readme.py
+
 # A browser that is timed: alone, and it needs no cluster.
 BROWSER := e2e/test_status_page.py
 
@@ -22,7 +25,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,13 +71,16 @@ test: own-cluster ## set up everything and run all tests, those on a real cluste
 	@$(MAKE) lint
 	$(UNIT)
 	$(BIN)/pytest benchmarks $(BROWSER)
-	@$(MAKE) -j2 test-cluster test-beside
+	@$(MAKE) -j2 test-cluster test-beside test-empty
 
 test-cluster: install ## tests on a real cluster
-	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(BESIDE) $(BROWSER))
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(BESIDE) $(EMPTY) $(BROWSER))
 
 test-beside: install ## tests of the engine, of Prometheus' answers and of what takes long, on a second cluster
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
+
+test-empty: install ## the README's commands, in an empty cluster
+	$(IN_CLUSTER) $(BIN)/pytest $(EMPTY) | sed -u 's/^/empty | /'
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast
 	$(BIN)/python -m e2e.cluster build

@@ -19,6 +19,14 @@ def test_an_example_is_a_valid_object_named_after_its_file(name: str) -> None:
     assert LLMService.parse(body).metadata.name == name
 
 
+def test_the_trial_is_a_service_and_a_load_of_one_image() -> None:
+    service, load = yaml.safe_load_all((EXAMPLES / "no-gpu/trial.yaml").read_text())
+    assert LLMService.parse(service).metadata.name == "trial"
+    pod = load["spec"]["template"]["spec"]
+    images = {each["image"] for each in (*pod["initContainers"], *pod["containers"])}
+    assert images == {service["spec"]["engine"]["image"]}
+
+
 def test_the_full_example_shows_every_field() -> None:
     spec = yaml.safe_load((EXAMPLES / "full.yaml").read_text())["spec"]
     schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

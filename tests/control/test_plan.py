@@ -11,6 +11,7 @@ from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLim
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.taints import Taint
 from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.mapping import node_offer_from_node
 from holdfast.render.context import Deployed
 from tests.control.parts import decision, llmservice, parts
 
@@ -133,6 +134,15 @@ def test_a_rollout_may_surge_by_a_quarter_as_far_as_gpus_are_free(size: int, fre
     part = parts(sizes={"h100": size})
     node = NodeOffer("n1", (), (("nvidia.com/gpu", free),))
     assert planned(part, decision(part, Action.HOLD, h100=size), node).context.facts("h100").surge_room == surge
+
+
+def test_emulated_engines_surge_on_any_node_that_takes_pods() -> None:
+    service = llmservice(accelerators=[{"name": "h100", "resource": "None"}])
+    part = parts(service, sizes={"h100": 8}, ready={"h100": 8})
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    plain = node_offer_from_node({"metadata": {"name": "n1"}, "status": ready})
+    assert plain is not None
+    assert planned(part, decision(part, Action.HOLD, h100=8), plain).context.facts("h100").surge_room == 2
 
 
 @pytest.mark.parametrize(("surge", "size", "free", "then"), [(1, 25, 9, 7), (1, 25, 3, 4), (5, 8, 9, 5), (0, 25, 9, 0)])

@@ -230,7 +230,7 @@ async def test_nodes_show_what_our_pods_hold_and_vanish_when_cordoned(world: Clu
     await world.put("nodes", NODE)
     await world.put("pods", pod())
     (node,) = world.view.nodes()
-    assert (node.allocatable, node.used) == ((("nvidia.com/gpu", 8),), (("nvidia.com/gpu", 2),))
+    assert (dict(node.allocatable)["nvidia.com/gpu"], node.used) == (8, (("nvidia.com/gpu", 2),))
     cordoned = copy.deepcopy(NODE)
     cordoned["spec"] = {"unschedulable": True}
     await world.put("nodes", cordoned)

@@ -379,9 +379,10 @@ NODE = {
 }
 
 
-def test_a_node_offers_its_extended_resources_and_labels() -> None:
+def test_a_node_offers_its_extended_resources_and_labels_and_room_for_emulated_engines() -> None:
     offer = mapping.node_offer_from_node(NODE)
-    assert offer == NodeOffer("gpu-1", (("gpu", "H100"), ("zone", "a")), (("nvidia.com/gpu", 8),))
+    offered = ("None", mapping.ANY_NUMBER), ("nvidia.com/gpu", 8)
+    assert offer == NodeOffer("gpu-1", (("gpu", "H100"), ("zone", "a")), offered)
 
 
 def test_a_cordoned_or_failed_node_offers_nothing() -> None:

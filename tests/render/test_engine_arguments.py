@@ -66,6 +66,14 @@ def test_a_replica_asks_for_all_its_gpus_and_a_declared_count_changes_no_pod() -
     assert inputs(left_out, accelerator) == inputs(given, given.spec.accelerators[0])
 
 
+def test_an_emulated_engine_requests_no_accelerator() -> None:
+    requests = {"cpu": "50m"}
+    emulated = service(
+        {"accelerators": [{"name": "l40s", "resource": "None"}], "engine": {"resources": {"requests": requests}}}
+    )
+    assert resources(emulated.spec, emulated.spec.accelerators[0]) == {"requests": requests}
+
+
 def test_a_fraction_of_a_second_rounds_the_shutdown_timeout_up() -> None:
     assert "--shutdown-timeout=2" in arguments({"engine": {"shutdownTimeout": "1500ms"}})
 

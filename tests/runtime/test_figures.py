@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
+from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
@@ -219,7 +220,7 @@ def test_gpus_of_nodes_are_counted_by_product() -> None:
     nodes = [
         NodeOffer("a", (product,), ((gpu, 8),), ((gpu, 3),)),
         NodeOffer("b", (product,), ((gpu, 4),), ((gpu, 5),)),  # a pod that is gone from the node's count
-        NodeOffer("c", (), ((gpu, 1),)),
+        NodeOffer("c", (), ((NO_RESOURCE, 10_000), (gpu, 1))),
     ]
     operator.tick(nodes=nodes)
     found = {

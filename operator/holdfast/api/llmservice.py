@@ -23,6 +23,8 @@ KIND = "LLMService"
 API_VERSION = f"{GROUP}/{VERSION}"
 MAX_NAMES_LENGTH = 52
 DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
+NO_RESOURCE = "None"
+"""The resource of engines that request no accelerator: emulated ones."""
 
 
 class InvalidLLMService(InvalidObject):
@@ -129,7 +131,7 @@ class Accelerator(ApiModel):
     name: fields.AcceleratorName
     """Name of this accelerator, such as h100."""
     resource: fields.ResourceName = "nvidia.com/gpu"
-    """Extended resource that the pods request, such as nvidia.com/gpu."""
+    """Extended resource that the pods request, such as nvidia.com/gpu. None: no resource, for emulated engines."""
     count: Count = 1
     """Number of GPUs per replica. Default: 1, or the product of the fields of parallelism."""
     parallelism: Parallelism | None = None

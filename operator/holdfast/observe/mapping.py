@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.api.engine_flags import flag_name
+from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
@@ -82,6 +83,9 @@ _TELLING = (
 _LEAVING = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
 _ILL = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _TOLERATED = "node.kubernetes.io/memory-pressure"  # by all pods that request something
+
+ANY_NUMBER = 10_000
+"""Replicas without an accelerator for which a node has room, as far as is known: only the scheduler counts CPUs."""
 
 WAITS_FOR_VOLUMES = "its volumes or network are not ready"
 """How the detail of a replica begins whose volumes or network are not there yet."""
@@ -338,7 +342,8 @@ def node_offer_from_node(node: Object) -> NodeOffer | None:
     """Return what a node offers; None for a node that takes no pods now."""
     if node.get("spec", {}).get("unschedulable") or not _node_ready(node) or any(map(_is_closed_by, _taints(node))):
         return None
-    allocatable = tuple(sorted(extended_resources(node.get("status", {}).get("allocatable", {})).items()))
+    gpus = extended_resources(node.get("status", {}).get("allocatable", {}))
+    allocatable = tuple(sorted({**gpus, NO_RESOURCE: ANY_NUMBER}.items()))
     labels = tuple(sorted(node["metadata"].get("labels", {}).items()))
     taints = tuple(
         Taint(str(taint.get("key", "")), str(taint.get("value", "")), taint["effect"])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.api.llmservice import Accelerator, LLMServiceSpec, SecretKeyReference
+from holdfast.api.llmservice import NO_RESOURCE, Accelerator, LLMServiceSpec, SecretKeyReference
 from holdfast.render import names, plugin, volumes
 from holdfast.render.arguments import EngineFlags
 from holdfast.render.merge import strategic_merge
@@ -81,6 +81,8 @@ def environment(
 
 def resources(spec: LLMServiceSpec, accelerator: Accelerator) -> Manifest:
     """engine.resources with the accelerator's own resource; extended resources need equal requests and limits."""
+    if accelerator.resource == NO_RESOURCE:
+        return dict(spec.engine.resources)
     gpus = {accelerator.resource: accelerator.count}
     return strategic_merge(spec.engine.resources, {"requests": gpus, "limits": gpus})
 

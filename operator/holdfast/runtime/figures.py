@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from holdfast.api.conditions import ConditionType
+from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.control.report import cost_per_hour
 from holdfast.domain.cluster import NodeOffer, ReplicaPhase
 from holdfast.domain.decision import Decision
@@ -333,6 +334,8 @@ def _node_gpus(nodes: Sequence[NodeOffer]) -> Metric:
         labels, used = dict(node.labels), dict(node.used)
         product = next((labels[name] for name in PRODUCT_LABELS if name in labels), "")
         for resource, amount in node.allocatable:
+            if resource == NO_RESOURCE:
+                continue
             held = min(amount, used.get(resource, 0))
             counted[product, resource, "used"] += held
             counted[product, resource, "free"] += amount - held
