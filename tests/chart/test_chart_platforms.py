@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.test_chart import CHART, TRIAL, URL, _helm, only, parsed_settings, pod_spec, render
+from tests.chart.test_chart import CHART, TRIAL, URL, _helm, only, parsed_settings, pod_spec, refusal, render
 
+PLATFORMS = (CHART.parents[1] / "docs/platforms.md").read_text()
 SELECTED = {
     "app.kubernetes.io/name": "holdfast",
     "app.kubernetes.io/instance": "holdfast",
@@ -102,3 +104,79 @@ def test_a_proxy_may_run_next_to_the_operator() -> None:
     operator, beside = pod_spec(render({**URL, "extraContainers": [proxy]}))["containers"]
     assert operator["name"] == "holdfast"
     assert beside == proxy
+
+
+def test_the_operators_service_has_its_metrics_and_the_status_page_where_it_is_on() -> None:
+    (metrics,) = only(render(URL), "Service")["spec"]["ports"]
+    assert (metrics["name"], metrics["port"], metrics["targetPort"]) == ("http", 8080, "http")
+    service = only(render({"settings": {**URL["settings"], "statusPort": 8090}}), "Service")["spec"]
+    assert service["selector"] == SELECTED
+    assert [(port["name"], port["port"], port["targetPort"]) for port in service["ports"]] == [
+        ("http", 8080, "http"),
+        ("status", 8090, "status"),
+    ]
+    assert not [item for item in render({**URL, "service": {"enabled": False}}) if item["kind"] == "Service"]
+
+
+def test_a_service_monitor_finds_the_service_and_no_pod_is_scraped_twice() -> None:
+    monitor = {"enabled": True, "interval": "30s", "labels": {"release": "kps"}}
+    objects = render({**URL, "monitoring": {"serviceMonitor": monitor}})
+    found, service = only(objects, "ServiceMonitor"), only(objects, "Service")
+    assert found["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert found["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    assert found["metadata"]["labels"]["release"] == "kps"
+    assert "prometheus.io/scrape" not in (
+        only(objects, "Deployment")["spec"]["template"]["metadata"].get("annotations") or {}
+    )
+    both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
+    assert "enable one of them" in refusal({**URL, "monitoring": both})
+    without = {**URL, "service": {"enabled": False}, "monitoring": {"serviceMonitor": {"enabled": True}}}
+    assert "service.enabled=true" in refusal(without)
+
+
+def test_network_policies_admit_the_named_peers_and_the_pods_that_need_each_other() -> None:
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    wanted = {"networkPolicy": {"enabled": True, "from": [monitoring]}, "settings": {"statusPort": 8090}}
+    objects = render({**TRIAL, **wanted})
+    ours, prometheus = (only(objects, "NetworkPolicy", name)["spec"] for name in ("holdfast", "holdfast-prometheus"))
+    of_prometheus = {"podSelector": {"matchLabels": {**SELECTED, "app.kubernetes.io/component": "prometheus"}}}
+    assert (ours["policyTypes"], prometheus["policyTypes"]) == (["Ingress"], ["Ingress"])
+    assert ours["podSelector"]["matchLabels"] == SELECTED
+    (admitted,) = ours["ingress"]
+    assert [port["port"] for port in admitted["ports"]] == ["http", "status"]
+    assert admitted["from"] == [monitoring, of_prometheus]
+    assert prometheus["ingress"][0]["from"] == [monitoring, {"podSelector": {"matchLabels": SELECTED}}]
+    assert "ingress" not in only(render({**URL, "networkPolicy": {"enabled": True}}), "NetworkPolicy")["spec"]
+    assert not [item for item in render(TRIAL) if item["kind"] == "NetworkPolicy"]
+
+
+@pytest.mark.parametrize("watched", [[], ["a", "b"]])
+def test_googles_collectors_are_told_of_the_operator_and_of_all_engines(watched: list[str]) -> None:
+    objects = render({**URL, "watchNamespaces": watched, "monitoring": {"googlePodMonitoring": {"enabled": True}}})
+    assert only(objects, "PodMonitoring")["spec"]["selector"]["matchLabels"] == SELECTED
+    engines = [item for item in objects if item["metadata"]["name"] == "holdfast-engines"]
+    kind = "PodMonitoring" if watched else "ClusterPodMonitoring"
+    assert [(item["kind"], item["metadata"].get("namespace")) for item in engines] == [
+        (kind, namespace) for namespace in watched or [None]
+    ]
+    documented = next(
+        found
+        for text in re.findall(r"^```yaml\n(.*?)^```", PLATFORMS, re.MULTILINE | re.DOTALL)
+        if (found := yaml.safe_load(text)).get("kind") == "PodMonitoring"
+    )
+    for item in engines:
+        targets = item["spec"]["targetLabels"]
+        assert targets["fromPod"] == documented["spec"]["targetLabels"]["fromPod"]
+        assert targets["metadata"] == (["pod"] if watched else ["namespace", "pod"])
+        assert {**item["spec"], "targetLabels": 0} == {**documented["spec"], "targetLabels": 0}
+
+
+def test_the_documented_ingress_names_the_port_of_the_service() -> None:
+    page = (CHART.parents[1] / "docs/status-page.md").read_text()
+    texts = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (ingress,) = (found for text in texts for found in yaml.safe_load_all(text) if found.get("kind") == "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    service = only(render({"settings": {**URL["settings"], "statusPort": 8090}}), "Service")
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
