@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.api.llmservice import DEFAULT_ENGINE_IMAGE, LLMService
 from tests.chart.test_chart import CHART, TRIAL, URL, _helm, only, parsed_settings, pod_spec, refusal, render
 
 PLATFORMS = (CHART.parents[1] / "docs/platforms.md").read_text()
@@ -180,3 +181,35 @@ def test_the_documented_ingress_names_the_port_of_the_service() -> None:
     service = only(render({"settings": {**URL["settings"], "statusPort": 8090}}), "Service")
     assert backend["name"] == service["metadata"]["name"]
     assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_the_images_to_copy_are_those_that_the_chart_and_the_api_name() -> None:
+    section = PLATFORMS.split("## Isolated clusters")[1].split("\n## ")[0]
+    named = re.findall(r"^\| `([^`]+)`:", section, re.MULTILINE)
+    assert named == [DEFAULT_ENGINE_IMAGE, pod_spec(render(TRIAL), "holdfast-prometheus")["containers"][0]["image"]]
+
+
+def test_helms_test_runs_what_the_operator_runs_and_may_only_list_services() -> None:
+    done = _helm(
+        "template",
+        "holdfast",
+        str(CHART),
+        "--show-only",
+        "templates/tests/slo.yaml",
+        values={**TRIAL, "watchNamespaces": ["a", "b"]},
+    )
+    assert done.returncode == 0, done.stderr
+    objects = tuple(yaml.safe_load_all(done.stdout))
+    assert {item["metadata"]["namespace"] for item in objects} == {"a"}
+    assert all("hook-succeeded" in item["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for item in objects)
+    assert not [item for item in objects if SELECTED.items() <= item["metadata"]["labels"].items()]
+    service, pod = only(objects, "LLMService", "holdfast-test"), only(objects, "Pod", "holdfast-test")["spec"]
+    parsed = LLMService.parse(service)
+    assert parsed.spec.engine.image == pod_spec(render(TRIAL))["containers"][0]["image"]
+    assert only(objects, "Role", "holdfast-test-reader")["rules"] == [
+        {"apiGroups": ["holdfast.dev"], "resources": ["llmservices"], "verbs": ["list"]}
+    ]
+    assert "hook-failed" in service["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["resources"]["limits"]["memory"]

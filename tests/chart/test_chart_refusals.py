@@ -24,6 +24,7 @@ IN_ITS_WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"statusPort": 8080}, {}, {"status_port": 8080}),
     ({"statusPort": 9000, "httpPort": 9000}, {}, {"status_port": 9000, "http_port": 9000}),
     ({"podMonitorLabel": ["holdfast.dev/service=a"]}, {}, {"pod_monitor_label": ["holdfast.dev/service=a"]}),
+    ({"engineImage": ["a=b", "c=b", "a=d"]}, {}, {"engine_image": ["a=b", "c=b", "a=d"]}),
     ({"maxPriority": ["a=1", "a=2"]}, {}, {"max_priority": ["a=1", "a=2"]}),
     ({"namespaceShare": ["a=1%", "*=2%", "*=3%"]}, {}, {"namespace_share": ["a=1%", "*=2%", "*=3%"]}),
     ({"maxPriority": ["z=1", "b=1"]}, {"watchNamespaces": ["a"]}, {"max_priority": ["z=1", "b=1"], "namespace": ["a"]}),
@@ -51,6 +52,8 @@ BY_THE_SCHEMA: list[tuple[str, Any, str, Any]] = [
     ("maxPriority", ["a=1.5"], "max_priority", ["a=1.5"]),
     ("namespaceShare", ["a=50"], "namespace_share", ["a=50"]),
     ("allowTemplate", ["all"], "allow_template", ["all"]),
+    ("engineImage", ["vllm/vllm-openai:v0.32.0"], "engine_image", ["vllm/vllm-openai:v0.32.0"]),
+    ("engineImage", ["a=b c"], "engine_image", ["a=b c"]),
     ("logLevel", "trace", "log_level", "trace"),
     ("logFormat", "xml", "log_format", "xml"),
 ]

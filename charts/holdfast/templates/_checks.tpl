@@ -26,6 +26,12 @@
 {{- fail (printf "--pod-monitor-label: label %s is reserved for Holdfast; %s" (splitList "=" . | first) $remedy) -}}
 {{- end -}}
 {{- end -}}
+{{- $images := list -}}
+{{- range $settings.engineImage -}}
+{{- $image := splitList "=" . | first -}}
+{{- if has $image $images -}}{{- fail (printf "--engine-image: image %s is named twice; keep one of its copies" $image) -}}{{- end -}}
+{{- $images = append $images $image -}}
+{{- end -}}
 {{- range $flag, $limits := dict "--max-priority" $settings.maxPriority "--namespace-share" $settings.namespaceShare -}}
 {{- $named := list -}}
 {{- range $limits -}}

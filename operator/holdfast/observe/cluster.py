@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import kopf
 
 from holdfast.api import llmbenchmark
+from holdfast.api.images import with_copies
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
 from holdfast.api.privileges import refused_privileges
 from holdfast.api.reasons import Reason
@@ -194,7 +195,9 @@ class ClusterView:
         max_priorities: Mapping[str, int] = MappingProxyType({}),
         devices: DeviceResources | None = None,
         nodes: Nodes | None = None,
+        images: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._images = images
         self._devices = devices or DeviceResources()
         self._nodes = nodes or Nodes()
         self._allowed = allowed
@@ -259,7 +262,7 @@ class ClusterView:
         try:
             if oversized := Invalid.oversized(key, body):
                 return {key: oversized}
-            service = LLMService.parse(body)
+            service = with_copies(LLMService.parse(body), self._images)
         except InvalidLLMService as error:
             return {key: Invalid.of(key, body, str(error))}
         refused = refused_privileges(service.spec, self._allowed)

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from holdfast.api import tenants
+from holdfast.api.images import copied_image, copies_by_image
 from holdfast.api.llmservice import GROUP
 from holdfast.api.pod_security import PRIVILEGES
 from holdfast.api.quantities import parse_duration_seconds
@@ -134,6 +135,13 @@ class Settings(BaseModel):
     activator_image: str = Field(
         "", description="image of this program, for activators (scaling.min 0) and benchmark clients"
     )
+    engine_image: tuple[Annotated[str, AfterValidator(copied_image)], ...] = Field(
+        (),
+        description=(
+            "copy that engines use in place of an image, IMAGE=COPY, such as "
+            "vllm/vllm-openai:v0.32.0=registry.local/vllm-openai:v0.32.0; may be repeated"
+        ),
+    )
     allow_template: tuple[Literal[PRIVILEGES], ...] = Field(  # type: ignore[valid-type]
         (), description=f"privilege that pod templates may use; may be repeated: {', '.join(PRIVILEGES)}"
     )
@@ -219,6 +227,18 @@ class Settings(BaseModel):
     @property
     def namespace_shares(self) -> dict[str, Fraction]:
         return tenants.by_namespace(self.namespace_share, tenants.share_of)
+
+    @model_validator(mode="after")
+    def _images_have_one_copy(self) -> Self:
+        try:
+            copies_by_image(self.engine_image)
+        except ValueError as error:
+            raise ValueError(f"--engine-image: {error}") from error
+        return self
+
+    @property
+    def engine_images(self) -> dict[str, str]:
+        return copies_by_image(self.engine_image)
 
     @property
     def tick_seconds(self) -> float:

@@ -114,6 +114,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
                     settings.max_priorities,
                     devices := DeviceResources(),
                     nodes := Nodes(),
+                    settings.engine_images,
                 )
             ),
             caps=(caps := GpuCaps(settings.namespace_shares, nodes)),
