@@ -16,7 +16,7 @@ BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql pro
   recordings forged_series dashboards turns hours_and_heirs foreign_engines scale_to_zero))
 
 # What needs a cluster that is as empty as a reader's.
-EMPTY := e2e/test_readme.py
+EMPTY := e2e/test_readme.py e2e/test_upgrade.py
 
 # A browser that is timed: alone, and it needs no cluster.
 BROWSER := e2e/test_status_page.py
@@ -79,7 +79,7 @@ test-cluster: install ## tests on a real cluster
 test-beside: install ## tests of the engine, of Prometheus' answers and of what takes long, on a second cluster
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
 
-test-empty: install ## the README's commands, in an empty cluster
+test-empty: install ## the README's commands and an upgrade, in an empty cluster
 	$(IN_CLUSTER) $(BIN)/pytest $(EMPTY) | sed -u 's/^/empty | /'
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast

@@ -21,6 +21,7 @@ from e2e.kubectl import Kubectl
 from e2e.patience import patient
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+CHART = REPOSITORY / "charts/holdfast"
 LEASE_SECONDS = 20.0
 """A leader ends when it has had no CPU for two thirds of that; a host may take ten seconds away at a time."""
 ALONE = "--lease-duration=60s"
@@ -38,7 +39,7 @@ def offer_gpus(count: int = 8, product: str = H100) -> None:
     nodes.set_node_capacity({nodes.GPU: count})
 
 
-def install(**values: Any) -> None:
+def install(chart: pathlib.Path = CHART, **values: Any) -> None:
     """Install or upgrade the release `holdfast` and wait until it is available; values as `helm --set` names them."""
     given = {
         "image.repository": "holdfast.local/holdfast",
@@ -52,11 +53,17 @@ def install(**values: Any) -> None:
         **values,
     }
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
-    command = ["helm", "upgrade", "--install", "holdfast", str(REPOSITORY / "charts/holdfast"), *settings]
+    command = ["helm", "upgrade", "--install", "holdfast", str(chart), *settings]
     # Tests of the API alone may have put the CRD there already.
     place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership"]
     wait = ["--wait", f"--timeout={patient(240.0):.0f}s"]
     subprocess.run([*command, *place, *wait], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+
+
+def uninstall() -> None:
+    """Remove the release `holdfast`, if there is one, and wait until it is gone."""
+    command = ["helm", "uninstall", "holdfast", "--namespace", NAMESPACE, "--ignore-not-found", "--wait"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
 
 
 @contextmanager

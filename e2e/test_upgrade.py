@@ -1,0 +1,107 @@
+"""From an older chart to the present one while engines serve; then what the chart says of itself, `helm test`.
+
+The operator is the present one before and after: its older image cannot be built here. The chart, the CRDs and the
+rights are those of commit 67a7e69 at first.
+
+In a cluster of its own: python -m e2e.cluster run -- python -m pytest e2e/test_upgrade.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+
+import pytest
+
+from e2e import stack
+from e2e.kubectl import Json, Kubectl, condition
+from e2e.load import verdict
+from e2e.load.records import Record
+from e2e.load.steady import SteadyLoad
+from e2e.patience import patient
+from tests.chart.test_chart import TRIAL, render
+
+pytestmark = pytest.mark.cluster
+
+_OLD_CHART = stack.REPOSITORY / "tests/data/holdfast-chart-67a7e69.tgz"
+
+
+@dataclasses.dataclass
+class Upgraded:
+    """Engines before and after the upgrade, with the pod template of their Deployment, and what clients saw."""
+
+    before: list[Json]
+    after: list[Json]
+    templates: tuple[Json, Json]
+    service: Json
+    records: list[Record]
+
+
+@pytest.fixture(scope="module")
+def upgraded(cluster: str, place: Kubectl) -> Upgraded:
+    """Two engines under load, while the release goes from the old chart to the present one."""
+    stack.uninstall()
+    stack.offer_gpus(8)
+    stack.install(_OLD_CHART)
+    place.apply(stack.service("chat", scaling={"min": 2, "max": 2}))
+    place.wait_for("llms", "chat", _serves, 120, "two replicas")
+    before, template = _engines(place), _template(place)
+    with SteadyLoad(f"http://chat.{place.namespace}.svc:8000", "Qwen/Qwen3-8B", 1.0) as load:
+        stack.install()
+        # An edit that the new operator has taken in shows that it reconciled the service.
+        place.patch("llms", "chat", {"spec": {"scaling": {"max": 3}}})
+        edited = place.get_json("llms", "chat")["metadata"]["generation"]
+        place.wait_for("llms", "chat", lambda found: _serves(found, edited), 120, "the edit in the status")
+    found = place.get_json("llms", "chat")
+    return Upgraded(before, _engines(place), (template, _template(place)), found, load.records)
+
+
+def test_an_upgrade_restarts_no_engine(upgraded: Upgraded) -> None:
+    assert len(upgraded.before) == 2
+    assert upgraded.after == upgraded.before
+    assert upgraded.templates[1] == upgraded.templates[0]
+
+
+def test_an_upgrade_loses_no_request(upgraded: Upgraded) -> None:
+    assert upgraded.records
+    assert not [record for record in upgraded.records if verdict.is_lost(record)]
+
+
+def test_helms_own_test_keeps_an_slo_and_leaves_nothing(upgraded: Upgraded) -> None:
+    command = ["helm", "test", "holdfast", "--namespace", stack.NAMESPACE, f"--timeout={patient(200.0):.0f}s", "--logs"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    system = Kubectl(stack.NAMESPACE)
+    left = "llms,pods,deployments,services,serviceaccounts,roles,rolebindings"
+    system.wait_until(lambda: "holdfast-test" not in system.run("get", left, "-o", "name"), 60, "nothing of it left")
+
+
+def test_the_api_server_takes_the_network_policies(upgraded: Upgraded) -> None:
+    objects = render({**TRIAL, "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]}})
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": policies})
+    Kubectl(stack.NAMESPACE).run("apply", "--dry-run=server", "--filename", "-", stdin=text)
+
+
+def _serves(found: Json, generation: int = 1) -> bool:
+    status = found.get("status", {})
+    ready = status.get("replicas", {}).get("ready") == 2 and condition(found, "Ready").get("status") == "True"
+    return ready and status.get("observedGeneration", 0) >= generation
+
+
+def _engines(place: Kubectl) -> list[Json]:
+    """What would differ if a pod had been replaced or its container started again."""
+    return [
+        {
+            "uid": pod["metadata"]["uid"],
+            "restarts": [each["restartCount"] for each in pod["status"]["containerStatuses"]],
+        }
+        for pod in place.items("pods", "holdfast.dev/service=chat")
+    ]
+
+
+def _template(place: Kubectl) -> Json:
+    template: Json = place.get_json("deployment", "chat-h100")["spec"]["template"]
+    return template
