@@ -90,6 +90,14 @@ async def test_priorities_are_capped_by_namespace(limits: dict[str, int], counts
     assert (parts.spec.priority, parts.spec.declared_priority) == (counts, 100)
 
 
+async def test_engines_run_from_the_copy_of_their_image() -> None:
+    world = Cluster(ClusterView(images={"vllm/vllm-openai:v0.32.0": "registry.local/vllm-openai:v0.32.0"}))
+    await world.start()
+    await world.put("services", service())
+    (parts,) = world.view.services()
+    assert parts.service.spec.engine.image == "registry.local/vllm-openai:v0.32.0"
+
+
 async def test_a_service_is_joined_with_its_pods_and_deployments(world: Cluster) -> None:
     await world.put("services", service())
     await world.put("pods", pod())
