@@ -1,5 +1,5 @@
--- Health of an LLMService for Argo CD. An objective that is missed is not a failed deployment: only an object
--- nobody can run is Degraded.
+-- Health of an LLMService for Argo CD: the same answer as kstatus gives (Flux, Helm). An objective that is missed is
+-- not a failed deployment, and neither are replicas that start because of the load.
 local health = {status = "Progressing", message = "waiting for Holdfast"}
 local status = obj.status
 if status == nil or status.conditions == nil or status.observedGeneration ~= obj.metadata.generation then
@@ -13,15 +13,11 @@ local ready, stalled, reconciling = conditions.Ready, conditions.Stalled, condit
 if stalled ~= nil and stalled.status == "True" then
   return {status = "Degraded", message = stalled.reason .. ": " .. stalled.message}
 end
+if reconciling ~= nil and reconciling.status == "True" then
+  return {status = "Progressing", message = reconciling.reason .. ": " .. reconciling.message}
+end
 if ready == nil then
   return health
-end
-if ready.status ~= "True" and ready.reason == "Invalid" then
-  return {status = "Degraded", message = ready.message}
-end
--- Replicas that come and go with the load are everyday life, a rollout is not.
-if reconciling ~= nil and reconciling.status == "True" and reconciling.reason ~= "ReplicasStarting" then
-  return {status = "Progressing", message = reconciling.message}
 end
 if ready.status == "True" then
   return {status = "Healthy", message = ready.message}

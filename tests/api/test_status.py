@@ -38,7 +38,7 @@ def test_numbers_are_rounded_to_what_a_person_acts_on() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     status = LLMServiceStatus(slo=SLOStatus(attainment=math.nan, good_rps=math.inf), capacity=CapacityStatus())
     assert status.to_dict() == {
-        "observedGeneration": 0,
+        "observedGeneration": -1,
         "conditions": [],
         "replicas": {"desired": 0, "ready": 0, "starting": 0, "draining": 0},
         "placements": [],

@@ -145,8 +145,10 @@ async def test_without_the_leader_the_last_change_comes_from_status(answers: dic
     assert "Decision    ScaleUp/ForecastAboveCapacity (the last change; no newer decision of the operator: " in text
 
 
-async def test_a_service_nobody_looked_at_yet_says_so() -> None:
-    bare = {"metadata": {"name": "chat", "namespace": "prod"}, "spec": {"slo": {"ttft": "1s", "tpot": "50ms"}}}
+@pytest.mark.parametrize("status", [{}, {"status": {"observedGeneration": -1}}], ids=["no status", "as created"])
+async def test_a_service_nobody_looked_at_yet_says_so(status: dict[str, Any]) -> None:
+    spec = {"slo": {"ttft": "1s", "tpot": "50ms"}}
+    bare = {"metadata": {"name": "chat", "namespace": "prod"}, "spec": spec, **status}
     text = await told(Cluster(**{SERVICE: bare}), "prod/chat")
     assert "no status yet; check that the operator runs" in text
     assert "Decision    none" in text

@@ -7,11 +7,13 @@ from pydantic.alias_generators import to_camel
 
 from holdfast.api.fields import map_keyed_by
 from holdfast.api.status import (
+    NOT_OBSERVED,
     Attainment,
     ConditionStatus,
     Count,
     ExactSeconds,
     Figure,
+    Observed,
     Seconds,
     Sentence,
     StatusPart,
@@ -138,7 +140,7 @@ class MeasuredCapacity(StatusPart):
 class LLMBenchmarkStatus(StatusPart):
     """Observed state; written by the operator only."""
 
-    observed_generation: Count = 0
+    observed_generation: Observed = NOT_OBSERVED
     """Newest metadata.generation of the spec that the operator has seen."""
     phase: Phase = "Pending"
     """Phase of the run: Pending, Running, Succeeded or Failed."""

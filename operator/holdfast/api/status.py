@@ -70,6 +70,9 @@ ExactSeconds = Annotated[float, PlainSerializer(format_duration), _text(16)]
 Attainment = Annotated[float, PlainSerializer(attainment), _text(16)]
 Percent = Annotated[float, PlainSerializer(percent), _text(16)]
 Count = Annotated[int, Field(ge=0)]
+NOT_OBSERVED = -1
+"""Generation in the status of an object that the operator has not seen yet."""
+Observed = Annotated[int, Field(ge=NOT_OBSERVED)]
 Word = Annotated[str, StringConstraints(max_length=63)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
 Timestamp = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 40})]
@@ -333,7 +336,7 @@ class ConditionStatus(StatusPart):
 class LLMServiceStatus(StatusPart):
     """Observed state; written by the operator only."""
 
-    observed_generation: Count = 0
+    observed_generation: Observed = NOT_OBSERVED
     """Newest metadata.generation of the spec that the operator has seen."""
     conditions: Annotated[
         tuple[ConditionStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("type"))

@@ -149,7 +149,7 @@ def _notes(events: Iterable[Body], at: datetime.datetime) -> Mapping[str, str]:
 def present(service: Body) -> list[str]:
     """Return what holds now, as lines."""
     status, slo = service.get("status", {}), service["spec"]["slo"]
-    if not status:
+    if not status.keys() - {"observedGeneration"}:  # the API server writes that one itself
         return ["no status yet; check that the operator runs", ""]
     seen, replicas = status.get("slo", {}), status.get("replicas", {})
     return [

@@ -16,6 +16,7 @@ from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import (
     NOW,
+    ServiceBuilder,
     ServiceView,
     a_snapshot,
     accelerator,
@@ -308,8 +309,7 @@ def test_what_fails_beside_replicas_that_serve_is_told() -> None:
     pods = replicas(2) + replicas(1, ReplicaPhase.FAILING, reason="SecretMissing", detail='secret "key" not found')
     decision = decided(ServiceView(CHAT, QUIET, pods))
     assert condition(decision, "Ready") == (True, "Serving")
-    assert condition(decision, "Reconciling") == (True, "SecretMissing")
-    message = next(c.message for c in decision.conditions if c.type == "Reconciling")
+    message = next(c.message for c in decision.conditions if c.type == "Ready")
     assert message.startswith("2 of 3 replicas are ready; ")
     assert 'secret "key" not found' in message
 
@@ -354,3 +354,27 @@ def test_a_window_is_told_as_it_was_written() -> None:
     seen = decided(ServiceView(CHAT.with_window(30 * 86_400.0)))
     (told,) = (each for each in seen.conditions if each.type == ConditionType.SLO_MET)
     assert "in the last 30d" in told.message
+
+
+def test_replicas_that_start_because_of_the_load_are_no_change_in_progress() -> None:
+    chat = CHAT.with_replicas_between(2, 10)
+
+    def told(ready: int, starting: int, *placed: Placement, of: ServiceBuilder = chat) -> tuple[bool | None, str]:
+        pods = replicas(ready) + replicas(starting, ReplicaPhase.STARTING, age=5.0)
+        return condition(decided(ServiceView(of, traffic(20.0), pods, placed)), "Reconciling")
+
+    assert told(2, 3) == (False, "Steady")
+    assert told(1, 4) == (True, "ReplicasStarting"), "the declared minimum is not there yet"
+    assert told(0, 1, of=CHAT.with_replicas_between(0, 4)) == (True, "ReplicasStarting"), "nothing serves"
+    assert told(2, 3, of=chat.pinned_to(5)) == (True, "ReplicasStarting"), "people declared five"
+    assert told(4, 1, of=chat.pinned_to(4)) == (False, "Steady")
+    assert told(2, 3, Placement("h100", 5, rolling_out=True)) == (True, "RolloutUnderWay")
+
+
+def test_replicas_on_an_accelerator_that_was_taken_off_the_list_are_not_those_declared() -> None:
+    chat = CHAT.with_accelerators(accelerator("l40s")).with_replicas_between(2, 10)
+    there = (Placement("l40s", 2), Placement("h100", 2))
+    pods = replicas(2, on="h100") + replicas(2, ReplicaPhase.STARTING, on="l40s", age=5.0)
+    assert condition(decided(ServiceView(chat, QUIET, pods, there)), "Reconciling") == (True, "ReplicasStarting")
+    pods = replicas(2, on="h100") + replicas(2, on="l40s")
+    assert condition(decided(ServiceView(chat, QUIET, pods, there)), "Reconciling") == (False, "Steady")

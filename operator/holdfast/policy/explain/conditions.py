@@ -69,13 +69,15 @@ def _ready(view: View, bad: str) -> Told:
         return None if doubted else serving > 0, messages.ailing_reason(view), others + told
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
+    broken = _broken(view)
     if serving:
         more = f"{serving} replicas are ready, {view.size} desired"
-        told = "; ".join(filter(None, (_shares(view) if serving <= view.size else more, messages.going(view))))
-        return True, Reason.SERVING, told + _unknown(view)
+        fails = broken[1] if broken else ""
+        parts = (_shares(view) if serving <= view.size else more, messages.going(view), fails)
+        return True, Reason.SERVING, "; ".join(filter(None, parts)) + _unknown(view)
     if view.at_zero and not view.left_at_zero:
         return True, Reason.IDLE, f"no replica runs; {messages.rests(view)}"
-    if broken := _broken(view):
+    if broken:
         return False, *broken
     backoff = _backoff(view)
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
@@ -323,21 +325,30 @@ def _shortage(view: View, accelerator: str) -> Reason:
 
 
 def _reconciling(view: View) -> Told:
-    """What was decided is not yet what runs (kstatus)."""
+    """What was declared is not yet what runs (kstatus); replicas above the declared ones come and go with the load."""
     if view.edited:
         return True, Reason.SPEC_NOT_OBSERVED, "the changes of the edited spec are being applied"
     if not all(group.observed for group in view.groups):
         return True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet"
+    rolling = any(group.rolling_out for group in view.groups)
+    if not rolling and _declared_are_ready(view):
+        return False, Reason.STEADY, "as many replicas are ready as the spec declares"
     if broken := _broken(view):
         reason, text = broken
         return True, reason, f"{_shares(view)}; {text}"
-    rolling = any(group.rolling_out for group in view.groups)
     paused = next((placement.deployment for placement in view.service.placements if placement.paused), "")
     if rolling and (view.ready or paused):  # while none serves, it matters that they start
         return True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused)
     if view.starting or rolling or (not view.size and not view.at_zero):
         return True, Reason.REPLICAS_STARTING, _shares(view)
     return False, Reason.STEADY, "the cluster matches the last decision"
+
+
+def _declared_are_ready(view: View) -> bool:
+    """Whether as many replicas serve as the spec asks for under any load, on accelerators that it still allows."""
+    least = view.spec.min_replicas if view.spec.pinned_replicas is None else view.spec.pinned_replicas
+    listed = ((group, view.option(group.accelerator)) for group in view.groups)
+    return sum(len(group.ready) for group, option in listed if option and not option.forbidden) >= max(1, least)
 
 
 def _rollout(view: View, paused: str) -> str:
