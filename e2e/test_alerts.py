@@ -334,6 +334,15 @@ def test_a_service_that_is_pinned_for_a_day_is_told(tmp_path: Path) -> None:
     world.play(tmp_path, lambda rule: rule.get("record") == series.CONDITION or rule.get("alert") == "HoldfastPinned")
 
 
+def test_a_pin_that_the_applied_manifest_does_not_set_is_told_after_ten_minutes(tmp_path: Path) -> None:
+    world = World(minutes=30)
+    outside = "PinnedOutsideManifest"
+    conditions(world, "ScalingActive", (0.0, 10.0, "True", "Scaling"), (10.0, 1e9, "False", outside))
+    world.calls(18.0, f"Holdfast{outside}")
+    world.calls(22.0, f"Holdfast{outside}", "chat")
+    world.play(tmp_path, lambda rule: rule.get("record") == series.CONDITION or "Pinned" in rule.get("alert", ""))
+
+
 def test_engines_whose_fast_loop_turned_itself_off_are_told(world: World, tmp_path: Path) -> None:
     world.service("chat")
     world.judged("chat", 10.0, lambda _: 0.0, "well")

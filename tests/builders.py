@@ -46,8 +46,8 @@ class ServiceBuilder:
     def with_on_demand(self, least: int) -> ServiceBuilder:
         return self._spec(min_on_demand=least)
 
-    def pinned_to(self, replicas: int) -> ServiceBuilder:
-        return self._spec(pinned_replicas=replicas)
+    def pinned_to(self, replicas: int, lacked_by: str = "") -> ServiceBuilder:
+        return self._spec(pinned_replicas=replicas, pin_lacked_by=lacked_by)
 
     def recommending(self) -> ServiceBuilder:
         return self._spec(recommend_only=True)

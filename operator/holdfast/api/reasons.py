@@ -72,6 +72,10 @@ class Reason(StrEnum):
     # ScalingActive
     FOLLOWING_SLO = "FollowingSLO", "Sizes follow the SLO."
     PINNED = "Pinned", "spec.replicas pins the size; remove it to resume SLO scaling."
+    PINNED_OUTSIDE_MANIFEST = (
+        "PinnedOutsideManifest",
+        "spec.replicas pins the size, and the applied manifest does not set it; remove the field, or add it there.",
+    )
     RECOMMEND = "Recommend", "mode is Recommend: decisions are published in status.recommendation and not applied."
     METRICS_HOLD = "MetricsHold", "Metrics or their history are missing or stale, so the size does not shrink."
 

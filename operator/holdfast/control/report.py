@@ -21,6 +21,8 @@ from holdfast.render import service_url
 _STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
 _HOUR = 3600.0
 _BEGINNINGS = frozenset({Reason.NO_REPLICAS, Reason.METRICS_MISSING, Reason.METRICS_HOLD})
+_WARNED_OF_LATER = frozenset({Reason.PINNED_OUTSIDE_MANIFEST})
+"""Somebody has just done it on purpose: see `control.pins`."""
 FIGURES = frozenset({"slo", "capacity", "cost"})
 """The parts of a status that move with every scrape."""
 
@@ -105,7 +107,7 @@ def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[
 def is_warning(item: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     """Whether a changed condition deserves a Warning; conditions that every first replica fails for a while do not."""
     begins = not old.get("replicas", {}).get("ready") and item["reason"] in _BEGINNINGS
-    return item["status"] == "False" and not begins
+    return item["status"] == "False" and not begins and item["reason"] not in _WARNED_OF_LATER
 
 
 def iso(now: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
 from holdfast.control.limits_in_force import Applied
 from holdfast.control.node_labels import NodeLabels, with_lacked_labels
+from holdfast.control.pins import LASTING_SECONDS, Pins
 from holdfast.control.plan import Plan
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
 from holdfast.domain.cluster import NodeOffer, QueueLimit
@@ -45,6 +47,7 @@ class StatusPublisher:
         self._queue_limits: dict[ServiceKey, QueueLimit] = {}
         self._unwritable: dict[ServiceKey, Invalid] = {}
         self._labels = NodeLabels()
+        self._pins = Pins()
 
     def see(self, nodes: Sequence[NodeOffer]) -> None:
         """Take note of the nodes of this tick."""
@@ -57,6 +60,7 @@ class StatusPublisher:
     def forget(self, gone: Collection[ServiceKey]) -> None:
         """Drop the state of deleted services."""
         self._status.forget(gone)
+        self._pins.forget(gone)
         for key in gone:
             self._changes.pop(key, None)
             self._batching.pop(key, None)
@@ -89,7 +93,19 @@ class StatusPublisher:
         for condition in condition_news(old, new):
             warning = is_warning(condition, old)
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
-        return due_at
+        return min(due_at, await self._warn_of_pin(part, new, now))
+
+    async def _warn_of_pin(self, part: ServiceParts, status: Mapping[str, Any], now: float) -> float:
+        """Warn once of a pin that no applied manifest has, after it has lasted; return when that will be."""
+        due_at = self._pins.due_at(part.spec, now)
+        word = str(Reason.PINNED_OUTSIDE_MANIFEST)
+        message = next((item["message"] for item in status["conditions"] if item["reason"] == word), "")
+        if now < due_at or not message:
+            return due_at
+        text = f"for {LASTING_SECONDS / 60:.0f} minutes: {message}"
+        await self._event(part, word, text, warning=True, now=now, turn=str(part.spec.generation))
+        self._pins.warned(part.spec)
+        return math.inf
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of an invalid service, and an Event. Raises ApiError.
@@ -153,9 +169,12 @@ class StatusPublisher:
         warning: bool,
         now: float,
         notes: Mapping[str, str] = MappingProxyType({}),
+        turn: str = "",
     ) -> None:
         key, uid, word = part.spec.key, part.spec.uid, str(reason)
-        body = events.event_body(key, uid, reason=word, message=message, warning=warning, now=now, notes=notes)
+        body = events.event_body(
+            key, uid, reason=word, message=message, warning=warning, now=now, notes=notes, turn=turn
+        )
         await events.post_event(self._api, body)
 
     def _is_new_change(self, decision: Decision, now: float) -> bool:

@@ -112,7 +112,8 @@ class ServiceSpec:
 
     While any replica runs, `min_on_demand` of them run on accelerators that are not spot. `may_surge`: during a rollout
     one more replica may run than declared. `startup_seconds`: maximum start time of a replica, None where the
-    operator's setting counts. `priority` is what counts; `declared_priority` may be higher than the namespace is
+    operator's setting counts. `pin_lacked_by`: who last applied the service, if no applied manifest sets
+    `pinned_replicas`; else empty. `priority` is what counts; `declared_priority` may be higher than the namespace is
     allowed.
     """
 
@@ -127,6 +128,7 @@ class ServiceSpec:
     min_on_demand: int = 0
     schedules: tuple[Schedule, ...] = ()
     pinned_replicas: int | None = None
+    pin_lacked_by: str = ""
     recommend_only: bool = False
     max_cost_per_hour: float | None = None
     priority: int = 0

@@ -187,6 +187,16 @@ def _capacity() -> Iterator[Alert]:
         "spec.accelerators; run `holdfast plan` to see what is possible.",
     )
     yield Alert(
+        "HoldfastPinnedOutsideManifest",
+        _condition(ConditionType.SCALING_ACTIVE, Reason.PINNED_OUTSIDE_MANIFEST),
+        "10m",
+        "warning",
+        f"{_NAME} is pinned to one size that the applied manifest does not set",
+        "Somebody set spec.replicas outside of the manifest, for example with `kubectl scale`. Applying the manifest "
+        "again may keep it. Add it to the manifest, or remove it: kubectl patch "
+        f'{_LLMS} --type=json -p \'[{{"op":"remove","path":"/spec/replicas"}}]\'.',
+    )
+    yield Alert(
         "HoldfastPinned",
         _condition(ConditionType.SCALING_ACTIVE, Reason.PINNED),
         "1d",

@@ -23,6 +23,7 @@ from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replic
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
+from holdfast.observe.applied import applier_without_pin
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.ended import ended_from_pod, newest
@@ -270,7 +271,7 @@ class ClusterView:
             message = "; ".join(refused)
             return {key: Invalid(key, service.metadata.generation, message, service.status, service.metadata.uid)}
         try:
-            spec = to_spec(service, limit_of(self._max_priorities, key.namespace))
+            spec = to_spec(service, limit_of(self._max_priorities, key.namespace), applier_without_pin(body))
             return {key: (service, spec, str(meta.get("creationTimestamp") or ""))}
         except Exception as error:  # otherwise the index would lack the service, and no condition would say why
             _LOG.exception("%s: processing the spec failed", key)

@@ -17,7 +17,7 @@ from holdfast.render.pod_template import inputs, revision
 from holdfast.render.prior import declared_engine, declared_objectives
 
 
-def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec:
+def to_spec(service: LLMService, max_priority: int | None = None, pin_lacked_by: str = "") -> ServiceSpec:
     """Return the domain's view of a service; no priority counts above `max_priority`."""
     meta, spec = service.metadata, service.spec
     return ServiceSpec(
@@ -32,6 +32,7 @@ def to_spec(service: LLMService, max_priority: int | None = None) -> ServiceSpec
         min_on_demand=spec.scaling.min_on_demand,
         schedules=tuple(_schedule(schedule) for schedule in spec.scaling.schedules),
         pinned_replicas=spec.replicas,
+        pin_lacked_by=pin_lacked_by,
         recommend_only=spec.mode == "Recommend",
         max_cost_per_hour=spec.budget.max_cost_per_hour,
         priority=spec.priority if max_priority is None else min(spec.priority, max_priority),

@@ -502,6 +502,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "ScalingActive, held": (SCALING, view(**needing(4))),
     "ScalingActive, held up": (SCALING, view(**needing(2), starting=True)),
     "ScalingActive, moving": (SCALING, view(**needing(6), **load(29.0))),
+    "ScalingActive, pinned outside the manifest": (
+        SCALING,
+        view(of=CHAT.pinned_to(3, lacked_by="kustomize-controller")),
+    ),
     "ScalingActive, pinned": (SCALING, view(of=CHAT.pinned_to(3))),
     "ScalingActive, recommending": (SCALING, view(of=CHAT.recommending())),
     "ScalingActive, blind": (SCALING, view(seen=STALE)),

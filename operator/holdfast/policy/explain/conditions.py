@@ -244,7 +244,7 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
     pinned, held, floor = view.spec.pinned_replicas, messages.reason_for(view, sizes), view.scheduled.now
     if pinned is not None:
-        return False, Reason.PINNED, pinned_sentence(pinned, sum(pinned_goal(view, pinned).values()))
+        return False, *_pinned(view, pinned)
     if view.spec.recommend_only:
         return False, Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
     if view.doubt and not view.asleep and not (view.seen.fresh and view.service.awaits_history):
@@ -255,6 +255,15 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     if sizes.action is Action.HOLD:
         text = f"{text}; the size stays at {view.size} now ({held}): {held.meaning}"
     return True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}"
+
+
+def _pinned(view: View, pinned: int) -> tuple[Reason, str]:
+    """Say what pins the size, and whether the manifest that was applied knows of it."""
+    text, applier = pinned_sentence(pinned, sum(pinned_goal(view, pinned).values())), view.spec.pin_lacked_by
+    if not applier:
+        return Reason.PINNED, text
+    kept = f"the manifest that {applier} applied last does not set this size, and applying it again may keep the pin"
+    return Reason.PINNED_OUTSIDE_MANIFEST, f"{text}; {kept}"
 
 
 def _capped_priority(view: View) -> str:
