@@ -121,6 +121,7 @@ VICTORIA_METRICS = Tool(
     40,
     source=TOOLS_FOLDER / "victoriametrics",
 )
+KSTATUS = Tool("kstatus", "github.com/fluxcd/cli-utils", {"kstatus": "./"}, 60, source=TOOLS_FOLDER / "kstatus")
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)
