@@ -113,7 +113,7 @@ def test_what_a_restored_backup_leaves_in_our_parts_of_a_status_goes_and_what_is
 def test_kubectl_scale_pins_the_size(pod_beside: Json, services: Kubectl) -> None:
     services.scale("llms", "pinned", 2)
     told = services.wait_for("llms", "pinned", lambda found: _ready(found) == 2, _READY_SECONDS, "two replicas")
-    assert _reason(told, "ScalingActive") == "Pinned"
+    assert _reason(told, "ScalingActive") == "PinnedOutsideManifest"
     services.patch("llms", "pinned", {"spec": {"replicas": None}})
     services.wait_for("llms", "pinned", lambda found: _reason(found, "ScalingActive") == "FollowingSLO", _TOLD_SECONDS)
 
