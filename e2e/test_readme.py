@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,7 +41,7 @@ def blocks(section: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
     """The files that the blocks name, with the images of this cluster."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("charts", "examples/no-gpu"):
@@ -51,7 +52,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         assert any(old in text for text in texts.values()), old
         for path, text in texts.items():
             path.write_text(text.replace(old, new), encoding="utf-8")
-    return folder
+    yield folder
+    Kubectl().run("delete", "--ignore-not-found", "--filename", str(folder / "examples/no-gpu/trial.yaml"))
 
 
 def test_the_readmes_blocks_alone_reach_a_kept_slo_in_two_commands(cluster: str, checkout: pathlib.Path) -> None:
