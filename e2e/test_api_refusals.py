@@ -54,8 +54,7 @@ def test_defaults_are_those_of_the_types(api: Kubectl) -> None:
     spec = dry_run(api, changed({}))["spec"]
     assert spec["slo"] == {"ttft": "500ms", "tpot": "30ms", "objective": "99%", "window": "1h"}
     assert spec["scaling"] == {"min": 1, "max": 10, "minOnDemand": 0}
-    assert spec["mode"] == "Auto"
-    assert spec["rollout"] == {"maxSurge": "Auto"}
+    assert not {"mode", "rollout", "engine", "batching"} & spec.keys()  # a default would look like a given field
     assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "spot": False}]
     assert "replicas" not in spec
 

@@ -112,7 +112,7 @@ _SLO = (
     Refusal("a missing slo", {"slo": None}, "spec.slo", "add it", "Required value"),
 )
 _MODEL = (
-    Refusal("a missing model", {"model": None}, "spec.model", "add it", "Required value"),
+    Refusal("a missing model", {"model": None}, "spec.model", "is required without target: add it"),
     Refusal("an empty uri", {"model": {"uri": ""}}, "spec.model.uri", "Hugging Face id"),
     Refusal(
         "a uri of an unknown scheme", {"model": {"uri": "s3://bucket/model"}}, "spec.model.uri", "pvc://claim/path"
@@ -187,7 +187,7 @@ _ACCELERATORS = (
         "less than or equal to",
     ),
     Refusal("no accelerators", {"accelerators": []}, "spec.accelerators", "at least 1 item"),
-    Refusal("missing accelerators", {"accelerators": None}, "spec.accelerators", "add it", "Required value"),
+    Refusal("missing accelerators", {"accelerators": None}, "spec.accelerators", "is required without target: add it"),
     Refusal(
         "more than sixteen accelerators",
         _accelerators(*({"name": f"a{i}"} for i in range(17))),
@@ -708,6 +708,38 @@ _NAMES = (
     Refusal("a name that starts with a digit", {}, "metadata.name", "starting with a letter", name="7b-chat"),
 )
 # Strict kubectl names an unknown field; these come with later versions and are refused until then.
+TARGET: dict[str, Any] = {"target": {"kind": "Deployment", "name": "chat"}, "model": None, "accelerators": None}
+_NOT_WITH_TARGET: tuple[dict[str, Any], ...] = (
+    {"model": {"uri": "Qwen/Qwen3-8B"}},
+    {"accelerators": [{"name": "h100"}]},
+    {"engine": {}},
+    {"template": {"spec": {}}},
+    {"rollout": {}},
+    {"batching": {"mode": "Auto"}},
+)
+_TARGET = (
+    *(
+        Refusal(f"{name} next to a target", {**TARGET, **spec}, f"spec.{name}", f"remove {name}")
+        for spec in _NOT_WITH_TARGET
+        for name in spec
+    ),
+    Refusal("a target without a name", {**TARGET, "target": {}}, "spec.target.name", "add it", "Required value"),
+    Refusal("a target of no name", {**TARGET, "target": {"name": ""}}, "spec.target.name", "Kubernetes object"),
+    Refusal("a target with a long name", {**TARGET, "target": {"name": "a" * 47}}, "spec.target.name", "shorter name"),
+    Refusal(
+        "a target of another kind",
+        {**TARGET, "target": {"kind": "StatefulSet", "name": "chat"}},
+        "spec.target.kind",
+        "Deployment",
+    ),
+    Refusal("no replica of a target", {**TARGET, "scaling": {"min": 0}}, "spec.scaling.min", "raise scaling.min"),
+    Refusal(
+        "no pinned replica of a target", {**TARGET, "replicas": 0, "scaling": {"min": 1}}, "spec.replicas", "change it"
+    ),
+    Refusal("a floor off spot of a target", {**TARGET, "scaling": {"minOnDemand": 1}}, "spec.scaling", "remove min"),
+    Refusal("a budget of a target", {**TARGET, "budget": {"maxCostPerHour": 5}}, "spec.budget", "remove the budget"),
+    Refusal("refusal in overload of a target", {**TARGET, "overload": "Reject"}, "spec.overload", "remove overload"),
+)
 _UNKNOWN = tuple(
     Refusal(f"the unknown field {path}", spec, path.rsplit(".", 1)[-1], "check its spelling", "unknown field")
     for path, spec in (
@@ -719,6 +751,7 @@ _UNKNOWN = tuple(
 )
 
 REFUSALS = (
+    *_TARGET,
     *_SLO,
     *_MODEL,
     *_ACCELERATORS,
@@ -808,6 +841,8 @@ ACCEPTED = (
             "budget": {"maxCostPerHour": 7.5},
         },
     ),
+    Accepted("a target", TARGET),
+    Accepted("a target to scale", {**TARGET, "mode": "Auto", "replicas": 2, **_schedules({})}),
     Accepted("no surge", {"rollout": {"maxSurge": 0}}),
     Accepted("one surge", {"rollout": {"maxSurge": 1}}),
     Accepted("a surge of ten", {"rollout": {"maxSurge": 10}}),

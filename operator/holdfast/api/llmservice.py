@@ -14,6 +14,7 @@ from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.scaling import Scaling
 from holdfast.api.spec_rules import SPEC_RULES
+from holdfast.api.target import Target
 from holdfast.api.template_rules import PodTemplate
 
 GROUP = "holdfast.dev"
@@ -267,40 +268,54 @@ class Rollout(ApiModel):
     """
 
 
+def _unread() -> Model:
+    """The model of a service with target, until its Deployment is read."""
+    return Model.model_construct(uri="")
+
+
 class LLMServiceSpec(ApiModel):
     """Desired state: a model, its objectives, and the accelerators that it may run on."""
 
     rules = SPEC_RULES
 
-    model: Model
-    """The model to serve."""
+    target: Target | None = None
+    """Deployment of somebody else to size as it is, instead of engines of Holdfast's own."""
+    model: Model = Field(default_factory=_unread)
+    """The model to serve. Required without target."""
     slo: SLO
     """Objectives of a good request, and the share of requests that must be good."""
     accelerators: Annotated[
         tuple[Accelerator, ...], Field(min_length=1, max_length=16, json_schema_extra=fields.map_keyed_by("name"))
-    ]
-    """Accelerators that replicas may run on, 1 to 16. Without costPerHour, they are listed in order of preference."""
+    ] = Field(default_factory=tuple)
+    """Accelerators that replicas may run on, 1 to 16; required without target. Without costPerHour, the first is the
+    preferred one."""
     scaling: Scaling = Scaling()
     """Limits of the number of replicas over all accelerators."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Pins the number of replicas and pauses SLO scaling; remove it to resume. Only people and kubectl scale set it."""
-    batching: Batching = Batching()
+    batching: Batching = Field(default_factory=Batching)
     """Batching limits of vLLM's scheduler."""
     overload: Literal["Queue", "Reject"] = "Queue"
     """What happens to requests that can no longer meet ttft. Queue: serve them after the others. Reject: 503 with
     Retry-After."""
-    mode: Literal["Auto", "Recommend"] = "Auto"
-    """Auto: apply decisions. Recommend: only publish them in status.recommendation."""
+    mode: Literal["Auto", "Recommend"] | None = None
+    """Auto: apply decisions. Recommend: only publish them in status.recommendation. Default: Auto; Recommend with
+    target."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """Priority when services compete for GPUs: services with a lower one give up GPUs first, but keep scaling.min."""
     budget: Budget = Budget()
     """Limit of the cost."""
-    engine: Engine = Engine()
+    engine: Engine = Field(default_factory=Engine)
     """Settings of the vLLM container."""
-    rollout: Rollout = Rollout()
+    rollout: Rollout = Field(default_factory=Rollout)
     """How replicas are replaced when the spec changes."""
     template: PodTemplate | None = None
     """Pod template overlay (strategic merge patch); the name of the engine container is vllm."""
+
+    @property
+    def only_recommends(self) -> bool:
+        """Whether decisions are published and not applied."""
+        return self.mode == "Recommend" or (self.mode is None and self.target is not None)
 
 
 class ObjectMeta(ApiModel):
@@ -325,7 +340,8 @@ NAME_IS_LABEL = Rule(
     lambda service: fields.is_service_name(service.metadata.name),
 )
 NAMES_FIT = Rule(
-    f"self.spec.accelerators.all(a, self.metadata.name.size() + a.name.size() <= {MAX_NAMES_LENGTH})",
+    "!has(self.spec.accelerators)"
+    f" || self.spec.accelerators.all(a, self.metadata.name.size() + a.name.size() <= {MAX_NAMES_LENGTH})",
     f"metadata.name and the name of an accelerator must have at most {MAX_NAMES_LENGTH} characters together:"
     " shorten one of them",
     lambda service: all(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.engine_flags import GENERATES
 from holdfast.api.parallelism import cel_gpus
 from holdfast.api.rules import Rule
+from holdfast.api.target import TARGET_RULES, unless_target
 
 if TYPE_CHECKING:
     from holdfast.api.llmservice import Accelerator, LLMServiceSpec
@@ -162,16 +163,17 @@ GENERATES_TEXT = Rule(
 )
 
 SPEC_RULES = (
-    GENERATES_TEXT,
-    DISTINCT_ACCELERATORS,
-    COSTS_ALL_OR_NONE,
-    BUDGET_NEEDS_COSTS,
-    FLOOR_CAN_RUN,
-    MINIMUM_CAN_RUN,
-    SCHEDULES_CAN_RUN,
+    *TARGET_RULES,
+    unless_target(GENERATES_TEXT, "model"),
+    unless_target(DISTINCT_ACCELERATORS, "accelerators"),
+    unless_target(COSTS_ALL_OR_NONE, "accelerators"),
+    unless_target(BUDGET_NEEDS_COSTS, "accelerators"),
+    unless_target(FLOOR_CAN_RUN, "accelerators"),
+    unless_target(MINIMUM_CAN_RUN, "accelerators"),
+    unless_target(SCHEDULES_CAN_RUN, "accelerators"),
     REPLICAS_WITHIN_BOUNDS,
-    REPLICAS_CAN_RUN,
+    unless_target(REPLICAS_CAN_RUN, "accelerators"),
     ZERO_WITHOUT_TLS,
-    ACTIVATOR_IS_TAKEN,
+    unless_target(ACTIVATOR_IS_TAKEN, "accelerators"),
 )
 """In the order in which they are told."""

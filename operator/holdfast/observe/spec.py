@@ -33,7 +33,7 @@ def to_spec(service: LLMService, max_priority: int | None = None, pin_lacked_by:
         schedules=tuple(_schedule(schedule) for schedule in spec.scaling.schedules),
         pinned_replicas=spec.replicas,
         pin_lacked_by=pin_lacked_by,
-        recommend_only=spec.mode == "Recommend",
+        recommend_only=spec.only_recommends,
         max_cost_per_hour=spec.budget.max_cost_per_hour,
         priority=spec.priority if max_priority is None else min(spec.priority, max_priority),
         declared_priority=spec.priority,
