@@ -240,11 +240,12 @@ class Reader:
         self._store = store
         self._stack = contextlib.ExitStack()
         self.source: PrometheusSource | None = None
+        self.url = ""
 
     def open(self, tsdb: Tsdb) -> PrometheusSource:
         if self.source is None:
-            url = self._stack.enter_context(self._store(tsdb, self._folder))
-            self.source = PrometheusSource(prometheus_address(url), tick_seconds=5.0, scrape_seconds=SCRAPE)
+            self.url = self._stack.enter_context(self._store(tsdb, self._folder))
+            self.source = PrometheusSource(prometheus_address(self.url), tick_seconds=5.0, scrape_seconds=SCRAPE)
         return self.source
 
     async def observe(

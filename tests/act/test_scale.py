@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError
-from holdfast.act.scale import DELETION_COST, StaleDecision, prefer_removal, removal_order, scale
+from holdfast.act.scale import StaleDecision, prefer_removal, removal_order, scale
+from holdfast.render.names import DELETION_COST
 from tests.fakes import FakeApi
 
 PATH = "/apis/apps/v1/namespaces/prod/deployments/chat-h100"

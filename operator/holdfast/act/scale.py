@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from holdfast.act.api import MERGE, ApiError, ApiPort
 from holdfast.act.resources import deployment_path, pod_path
 from holdfast.render.live import SCALING
+from holdfast.render.names import DELETION_COST
 
 _CONFLICT_RETRIES = 3
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class StaleDecision(Exception):
@@ -75,3 +75,15 @@ async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> N
         except ApiError as error:
             if error.status != 404:
                 raise
+
+
+async def unmark(api: ApiPort, namespace: str, pod: str) -> None:
+    """Take our deletion cost off a pod; a pod that is gone needs none. Raises ApiError."""
+    body = {"metadata": {"annotations": {DELETION_COST: None}}}
+    try:
+        await api.request(
+            "PATCH", pod_path(namespace, pod), query={"fieldManager": SCALING}, body=body, content_type=MERGE
+        )
+    except ApiError as error:
+        if error.status != 404:
+            raise

@@ -40,7 +40,7 @@ MODEL_FLAGS = {
     "--quantization": "model.quantization",
     "-q": "model.quantization",
 }
-_SEVERAL_PODS = (
+SEVERAL_PODS = (
     "--nnodes",
     "-n",
     "--node-rank",
@@ -60,7 +60,7 @@ _SEVERAL_PODS = (
 )
 """Flags of vLLM that make an engine one part of several, each with a server or a node of its own."""
 _KINDS_OF_MODEL = ("--runner", "--convert", "--task")
-_NO_TEXT = ("pooling", "draft", "embed", "embedding", "classify", "score", "reward", "transcription")
+NO_TEXT = ("pooling", "draft", "embed", "embedding", "classify", "score", "reward", "transcription")
 """Their values with which vLLM generates no text. Older releases have --task."""
 GENERATES = "--runner=generate"
 """What an argument says of a model that generates text against what its name says."""
@@ -96,17 +96,17 @@ def _cel_is(words: Iterable[str]) -> str:
 
 
 _ONE_POD = _none_of(
-    _SEVERAL_PODS,
-    f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(_SEVERAL_PODS)}",
+    SEVERAL_PODS,
+    f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(SEVERAL_PODS)}",
 )
 _GENERATE_TEXT = Rule(
     f"!self.exists(a, [{_CEL_NAME}].exists(n, {_cel_is(_KINDS_OF_MODEL)}))"
-    f" || !self.exists(a, {list(_NO_TEXT)}.exists(v, a == v || a.endsWith('=' + v)))",
+    f" || !self.exists(a, {list(NO_TEXT)}.exists(v, a == v || a.endsWith('=' + v)))",
     "args must not make an engine that generates no text, because ttft and tpot say nothing of embeddings, scores or"
     f" transcripts: remove {', '.join(_KINDS_OF_MODEL)}, and serve other models without Holdfast",
     lambda arguments: (
         not any(is_flag(flag_name(each), flag) for each in arguments for flag in _KINDS_OF_MODEL)
-        or not any(each.rpartition("=")[2] in _NO_TEXT for each in arguments)
+        or not any(each.rpartition("=")[2] in NO_TEXT for each in arguments)
     ),
 )
 

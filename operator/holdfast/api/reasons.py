@@ -49,6 +49,10 @@ class Reason(StrEnum):
         "DeletionHeld",
         "The object is being deleted and waits for a finalizer; the message names the finalizer.",
     )
+    TARGET_UNUSABLE = (
+        "TargetUnusable",
+        "Holdfast cannot size the Deployment of spec.target; the message says why and what to do.",
+    )
     APPLY_FAILED = "ApplyFailed", "The API server rejected a write; the message has its answer."
 
     # SLOMet
@@ -77,6 +81,10 @@ class Reason(StrEnum):
         "spec.replicas pins the size, and the applied manifest does not set it; remove the field, or add it there.",
     )
     RECOMMEND = "Recommend", "mode is Recommend: decisions are published in status.recommendation and not applied."
+    OTHER_AUTOSCALER = (
+        "OtherAutoscaler",
+        "Another autoscaler sizes the Deployment of spec.target, so Holdfast does not.",
+    )
     METRICS_HOLD = "MetricsHold", "Metrics or their history are missing or stale, so the size does not shrink."
 
     # MetricsAvailable
@@ -105,6 +113,10 @@ class Reason(StrEnum):
     LIMITS_APPLIED = "LimitsApplied", "Engines report the last written limits."
     LIMITS_PENDING = "LimitsPending", "No engine has reported its limits yet."
     LIMITS_NOT_APPLIED = "LimitsNotApplied", "Engines do not report the last written limits; the message names them."
+    NOT_OUR_ENGINES = (
+        "NotOurEngines",
+        "Somebody else made the engines of spec.target, so they run without the plugin; the message says what is lost.",
+    )
     PLUGIN_OFF = "PluginOff", "The plugin turned itself off, so these engines run vLLM's own scheduler."
 
     # Reconciling, Stalled

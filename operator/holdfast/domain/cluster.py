@@ -97,6 +97,20 @@ class Placement:
     sized_by: str = ""  # the field manager that set `replicas`, if not Holdfast
 
 
+@value
+class Adoption:
+    """A Deployment of somebody else that a service sizes as it is.
+
+    `selector` finds its pods. `autoscaler` names what else sizes it, empty without any. `priced` are the pods whose
+    deletion cost somebody else wrote.
+    """
+
+    deployment: str
+    selector: str
+    autoscaler: str = ""
+    priced: frozenset[str] = frozenset()
+
+
 def rollout_surge(replicas: int, free_replicas: int) -> int:
     """Return how many further replicas may run during a rollout: a quarter, as Kubernetes does, if GPUs are free."""
     return max(0, min(-(-replicas // 4), free_replicas))

@@ -12,6 +12,9 @@ from holdfast.enginemodel.shapes import GIB, AcceleratorShape
 _SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
 _REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 """Above 1 where the device plugin shares a GPU among so many pods."""
+_MIG_LABEL, _PARTITION_LABEL = "nvidia.com/mig.config", "cloud.google.com/gke-gpu-partition-size"
+IDENTIFYING_LABELS = (*PRODUCT_LABELS, *_SHARING_LABELS, _REPLICAS_LABEL, _MIG_LABEL, _PARTITION_LABEL)
+"""Labels of nodes that say what a replica gets there."""
 
 _PROFILE = re.compile(r"(?<![a-z0-9])([1-7])g[.-]([0-9]{1,3})gb(?![a-z0-9])")
 _PARTITIONED = re.compile(rf"(?<![a-z0-9])mig(?![a-z0-9])|{_PROFILE.pattern}")
@@ -52,8 +55,8 @@ def find_accelerator(
 
 def _partitions(labels: Mapping[str, str]) -> list[str]:
     """What the labels say about MIG apart from the product."""
-    config = labels.get("nvidia.com/mig.config", _NOT_PARTITIONED)
-    size = labels.get("cloud.google.com/gke-gpu-partition-size")
+    config = labels.get(_MIG_LABEL, _NOT_PARTITIONED)
+    size = labels.get(_PARTITION_LABEL)
     said = [None if config == _NOT_PARTITIONED else config, size]
     return [_words(f"mig {each}") for each in said if each is not None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.domain.engine import EngineFacts
-from holdfast.enginemodel.acceleratornames import find_accelerator
+from holdfast.enginemodel.acceleratornames import IDENTIFYING_LABELS, find_accelerator
 from holdfast.enginemodel.acceleratorrows import ACCELERATORS, GENERIC_ACCELERATOR, PRODUCT_LABELS
 from holdfast.enginemodel.modelnames import (
     AS_PUBLISHED,
@@ -23,6 +23,7 @@ __all__ = [
     "ACCELERATORS",
     "GENERIC_ACCELERATOR",
     "GIB",
+    "IDENTIFYING_LABELS",
     "MODELS",
     "PRODUCT_LABELS",
     "AcceleratorShape",

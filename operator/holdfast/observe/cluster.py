@@ -19,7 +19,7 @@ from holdfast.api.privileges import refused_privileges
 from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import NO_PRIVILEGES
 from holdfast.api.tenants import limit_of
-from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, Replica
+from holdfast.domain.cluster import Adoption, ClusterProblem, NodeOffer, Placement, Replica
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
@@ -114,6 +114,7 @@ class ServiceParts:
     `live` are its objects other than pods, of the kinds in `watched`. `engines` are the pods that read limits.
     `loading` are those that load their model, or are still marked so.
     `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
+    `adoption`: the Deployment that it sizes as it is; a service with a target has nothing else (see `adoption`).
     """
 
     service: LLMService
@@ -127,6 +128,7 @@ class ServiceParts:
     limits: tuple[tuple[str, Limits], ...] = ()
     born: str = ""
     ended: tuple[Replica, ...] = ()
+    adoption: Adoption | None = None
 
     def shown(self, kind: str, name: str) -> Live | None:
         """Return an object as the watch shows it; None if its kind is not watched."""

@@ -23,7 +23,7 @@ from holdfast.observe.needed_series import SERIES
 from holdfast.observe.newcomers import newcomer_query
 from holdfast.observe.poll_scheduler import PollScheduler, Pulse
 from holdfast.observe.queries import Edges, Query
-from holdfast.observe.samples import QueryError, QueryResult, service_key, usable
+from holdfast.observe.samples import QueryError, QueryResult, Series, service_key, usable
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.observe.trials import read_trials
 
@@ -63,6 +63,18 @@ class MetricsSource(Protocol):
         ...
 
 
+class MetricsClient(Protocol):
+    """Sends one query and returns the typed answer; raises QueryError. Threads share it."""
+
+    def instant(self, query: Query, at: float) -> QueryResult: ...
+
+    def range(
+        self, query: Query, start: float, end: float, step_seconds: float, timeout_seconds: float
+    ) -> tuple[Series, ...]: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _PolledTick:
     """The services that one tick had to query, and those it waited for."""
@@ -80,9 +92,15 @@ class PrometheusSource:
     Slow queries run in the background and no tick waits for them; their answers are valid for five minutes.
     """
 
-    def __init__(self, address: PrometheusAddress, tick_seconds: float = 5.0, scrape_seconds: float = 15.0) -> None:
+    def __init__(
+        self,
+        address: PrometheusAddress,
+        tick_seconds: float = 5.0,
+        scrape_seconds: float = 15.0,
+        client: MetricsClient | None = None,
+    ) -> None:
         self.window = queries.window(tick_seconds, scrape_seconds)
-        self._client = PrometheusClient(address)
+        self._client = client or PrometheusClient(address)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
         self._deadline_seconds = address.timeout_seconds + 1.0
         self._slow_queries = {query.name: query for query in slow_queries.ALL}

@@ -28,6 +28,7 @@ FINISHED_REASONS = {"error": "failed", "abort": "aborted"}
 class TrafficRequest:
     """One service to be observed: its objectives, and the replicas whose engines should report.
 
+    `target` names the Deployment that it sizes as it is, whose pods lack Holdfast's labels; `accelerator` is theirs.
     `on_trial`: one of its revisions is compared with the current one. `uid` tells it from others of the same name;
     `born_at` is its creation time (seconds since the epoch), None if unknown.
     """
@@ -38,6 +39,8 @@ class TrafficRequest:
     on_trial: bool = False
     uid: str = ""
     born_at: float | None = None
+    target: str = ""
+    accelerator: str = ""
 
 
 def unreachable(detail: str) -> Traffic:

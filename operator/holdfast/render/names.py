@@ -40,6 +40,8 @@ BATCHING_ANNOTATION = f"{GROUP}/batching"
 OBJECTIVES_ANNOTATION = f"{GROUP}/created-objectives"
 # Of pods, written while they run; their engines read it as a file.
 LIMITS_ANNOTATION = f"{GROUP}/engine-limits"
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Annotation of pods by which Kubernetes chooses those to remove: the lowest first."""
 # Of pods, while they load: a disruption budget of their own selects them.
 LOADING_LABEL = f"{GROUP}/loading"
 

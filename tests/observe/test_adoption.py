@@ -1,0 +1,185 @@
+"""A Deployment of somebody else is read as if Holdfast had made it, or refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.api.reasons import Reason
+from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.service import BatchingLimits
+from holdfast.enginemodel.prior import option_prior
+from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.render.names import DELETION_COST
+from tests.observe.foreign import CONTAINER, PRODUCT, deployment, named, node, pod, service, with_container
+
+H100 = {PRODUCT: "NVIDIA-H100-80GB-HBM3"}
+
+
+def taken(state: TargetState, part: ServiceParts | None = None) -> ServiceParts:
+    found = adopted(part or service(), state, H100)
+    assert isinstance(found, ServiceParts), found
+    return found
+
+
+def refusal(state: TargetState) -> str:
+    found = adopted(service(), state, {})
+    assert isinstance(found, Invalid)
+    assert found.reason is Reason.TARGET_UNUSABLE
+    assert found.key == ("prod", "chat")
+    return found.message
+
+
+def test_model_flags_and_accelerator_are_those_of_the_deployment() -> None:
+    spec = taken(TargetState(deployment(), (pod(0),))).spec
+    assert (spec.model_uri, spec.batching) == ("Qwen/Qwen3-8B", BatchingLimits(64, None))
+    (option,) = spec.accelerators
+    assert (option.name, option.resource, option.gpus_per_replica) == ("nvidia-h100-80gb-hbm3", "nvidia.com/gpu", 2)
+    assert dict(option.node_selector) == H100
+    assert not option_prior(spec.model_uri, option, spec.quantization).unknown_accelerator
+
+
+def test_objectives_and_bounds_are_those_of_the_service() -> None:
+    part = named(service(scaling={"min": 2, "max": 7}, priority=9, mode="Auto"), priority=3)
+    spec = taken(TargetState(deployment(), (pod(0),)), part).spec
+    assert (spec.slo.ttft_seconds, spec.min_replicas, spec.max_replicas, spec.priority) == (1.0, 2, 7, 3)
+    assert not spec.recommend_only
+
+
+def test_a_service_with_a_target_only_recommends_unless_it_says_auto() -> None:
+    assert taken(TargetState(deployment())).spec.recommend_only
+
+
+def test_replicas_and_size_are_those_of_the_deployment() -> None:
+    part = taken(TargetState(deployment(replicas=3), (pod(1), pod(0))))
+    assert [replica.phase for replica in part.replicas] == [ReplicaPhase.READY] * 2
+    assert {replica.accelerator for replica in part.replicas} == {"nvidia-h100-80gb-hbm3"}
+    (placement,) = part.placements
+    assert (placement.replicas, placement.deployment) == (3, "my-vllm")
+    assert placement.revision == part.spec.accelerators[0].revision
+
+
+def test_what_a_replica_carries_is_learned_anew_for_other_arguments() -> None:
+    changed = with_container(args=["--model=Qwen/Qwen3-8B", "--max-num-seqs=8"])
+    before, after = (taken(TargetState(each)).spec.accelerators[0] for each in (deployment(), changed))
+    assert before.revision != after.revision
+
+
+def test_the_pods_restrict_the_nodes_as_their_template_does() -> None:
+    tolerations = [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    state = TargetState(deployment(nodeSelector={"pool": "a"}, tolerations=tolerations))
+    (option,) = taken(state).spec.accelerators
+    assert dict(option.node_selector) == {"pool": "a", **H100}
+    assert option.tolerations[0].key == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"resources": {}}, ("nvidia.com/gpu", 2, 1, 1)),
+        ({"resources": {"limits": {"amd.com/gpu": "8"}}, "args": ["-tp=4", "-dp=2"]}, ("amd.com/gpu", 8, 1, 2)),
+        ({"resources": {}, "args": ["-tp=2", "-pp=2"]}, ("nvidia.com/gpu", 4, 2, 1)),
+        ({"args": ["-pp=3"]}, ("nvidia.com/gpu", 2, 1, 1)),
+    ],
+)
+def test_gpus_are_those_of_the_limits_else_those_of_the_flags(changes: dict[str, Any], expected: object) -> None:
+    (option,) = taken(TargetState(with_container(**changes))).spec.accelerators
+    assert (option.resource, option.gpus_per_replica, option.pipeline, option.data) == expected
+
+
+def test_a_model_that_the_arguments_hide_is_unknown_and_no_fault() -> None:
+    spec = taken(TargetState(with_container(args=["--config=/x.yaml"]))).spec
+    assert spec.model_uri == "my-vllm"
+
+
+REFUSED = {
+    "does not exist in namespace prod; create it": TargetState(),
+    "the operator may not list pods in namespace prod; grant it": TargetState(
+        unreadable="the operator may not list pods in namespace prod"
+    ),
+    "was made by Holdfast, which sizes it already": TargetState(
+        {**deployment(), "metadata": {"name": "my-vllm", "ownerReferences": [{"apiVersion": "holdfast.dev/v1alpha1"}]}}
+    ),
+    "may not get and patch deployments/scale in namespace prod": TargetState(deployment(), may_scale=False),
+    "no container of Deployment my-vllm runs vLLM (web)": TargetState(
+        deployment(containers=[{"name": "web", "image": "nginx"}])
+    ),
+    "runs vLLM (it has none)": TargetState(deployment(containers=[])),
+    "containers server and second of Deployment my-vllm all run vLLM": TargetState(
+        deployment(containers=[CONTAINER, {**CONTAINER, "name": "second"}])
+    ),
+    "divides an engine among several pods (--nnodes)": TargetState(with_container(args=["--nnodes=2"])),
+    "generates no text (pooling)": TargetState(with_container(args=["--runner", "pooling"])),
+    "runs vLLM with --disable-log-stats": TargetState(with_container(args=["--disable_log_stats"])),
+}
+
+
+@pytest.mark.parametrize(("words", "state"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_cannot_be_sized_is_refused_in_one_sentence(words: str, state: TargetState) -> None:
+    told = refusal(state)
+    assert words in told
+    assert "\n" not in told
+    assert ". " not in told
+
+
+def test_a_deployment_with_labels_of_ours_and_no_owner_is_ours_too() -> None:
+    body = deployment()
+    body["metadata"]["labels"] |= {"holdfast.dev/service": "x", "app.kubernetes.io/managed-by": "holdfast"}
+    assert "was made by Holdfast" in refusal(TargetState(body))
+
+
+def test_two_services_with_one_target_are_both_refused_and_others_are_not() -> None:
+    parts = [service("a"), service("b"), service("c", target="other")]
+    found = {each.key.name: each.message for each in rivals(parts)}
+    assert sorted(found) == ["a", "b"]
+    assert "LLMService b has Deployment my-vllm as target too" in found["a"]
+
+
+def test_another_autoscaler_is_never_fought_not_even_by_a_pin() -> None:
+    state = TargetState(deployment(), autoscaler="HorizontalPodAutoscaler x")
+    part = taken(state, service(mode="Auto", replicas=2))
+    assert part.spec.recommend_only
+    assert part.spec.pinned_replicas is None
+    assert part.adoption is not None
+    assert part.adoption.autoscaler == "HorizontalPodAutoscaler x"
+
+
+def test_only_pods_of_its_own_replica_sets_are_replicas() -> None:
+    alone = pod(1, ownerReferences=[])
+    other = pod(2, ownerReferences=[{"kind": "ReplicaSet", "name": "my-vllm-b-7d9f8c6b5d", "controller": True}])
+    unlabelled = pod(3, labels={})
+    assert own_pods(deployment(), (pod(0), alone, other, unlabelled)) == (pod(0),)
+
+
+def test_the_accelerator_is_that_of_most_pods_and_unknown_without_nodes() -> None:
+    nodes = [node("n1"), node("n2", "NVIDIA-L40S"), node("n3", "NVIDIA-L40S")]
+    assert accelerator_labels([pod(0), pod(1, "n2"), pod(2, "n3")], nodes) == {PRODUCT: "NVIDIA-L40S"}
+    assert accelerator_labels([pod(0), pod(1, "n2")], nodes) == {PRODUCT: "NVIDIA-H100-80GB-HBM3"}
+    assert accelerator_labels([pod(0, "gone"), pod(1, "")], nodes) == {}
+
+
+def test_a_shared_gpu_is_not_taken_for_a_whole_one() -> None:
+    labels = accelerator_labels([pod(0)], [node(**{"nvidia.com/gpu.replicas": "4"})])
+    found = adopted(service(), TargetState(deployment(), (pod(0),)), labels)
+    assert isinstance(found, ServiceParts)
+    assert option_prior(found.spec.model_uri, found.spec.accelerators[0], None).unknown_accelerator
+
+
+def test_a_deletion_cost_of_somebody_else_is_left_to_them() -> None:
+    theirs = pod(0, annotations={DELETION_COST: "7"})
+    part = taken(TargetState(deployment(), (theirs, pod(1))))
+    assert part.adoption is not None
+    assert part.adoption.priced == {theirs["metadata"]["name"]}
+
+
+def test_a_selector_of_every_kind_is_asked_for_as_the_api_server_has_it() -> None:
+    body = deployment()
+    body["spec"]["selector"]["matchExpressions"] = [
+        {"key": "a", "operator": "In", "values": ["x", "y"]},
+        {"key": "b", "operator": "NotIn", "values": ["z"]},
+        {"key": "c", "operator": "Exists"},
+        {"key": "d", "operator": "DoesNotExist"},
+    ]
+    assert selector_text(body) == "app=my-vllm,a in (x,y),b notin (z),c,!d"
