@@ -134,6 +134,38 @@ class FakeApi:
                 raise ApiError(409, f"{path}: {expected} is not {actual}")
 
 
+class ListingApi(FakeApi):
+    """Lists objects by labels; some paths are `forbidden` or `hanging`, and some rights are `denied`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forbidden: set[str] = set()
+        self.denied: set[str] = set()
+        self.kinds = {"pods", "horizontalpodautoscalers"}
+        self.hanging = ""
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if method == "GET" and any(f"/{part}" in path for part in self.forbidden):
+            raise ApiError(403, "forbidden")
+        if self.hanging and path.endswith(self.hanging):
+            await asyncio.Event().wait()
+        if path.endswith("/selfsubjectaccessreviews"):
+            return {"status": {"allowed": more["body"]["spec"]["resourceAttributes"]["verb"] not in self.denied}}
+        if method == "GET" and path.rpartition("/")[2] in self.kinds:
+            self.requests.append((method, path, dict(more.get("query") or {}), None))
+            if self.fail_with is not None:
+                raise self.fail_with
+            return {"items": list(self._listed(path, (more.get("query") or {}).get("labelSelector", "")))}
+        return await super().request(method, path, **more)
+
+    def _listed(self, path: str, selector: str) -> Iterator[dict[str, Any]]:
+        wanted = dict(term.split("=") for term in selector.split(",") if term)
+        for key, body in self.objects.items():
+            labels = body["metadata"].get("labels", {})
+            if key.startswith(f"{path}/") and wanted.items() <= labels.items():
+                yield _copied(body)
+
+
 class RefusingApi(FakeApi):
     """Says no to every write of a kind, by its plural."""
 

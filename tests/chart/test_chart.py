@@ -300,6 +300,8 @@ def granted_to_the_operator() -> dict[tuple[str, str], set[str]]:
 def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     made = {"get", "list", "watch", "create", "patch"}
     assert granted_to_the_operator() == {
+        ("autoscaling", "horizontalpodautoscalers"): {"list"},
+        ("keda.sh", "scaledobjects"): {"list"},
         ("", "nodes"): {"list", "watch"},
         ("resource.k8s.io", "resourceslices"): {"list", "watch"},
         ("resource.k8s.io", "deviceclasses"): {"list", "watch"},

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.act.scale import DELETION_COST
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import _HOLD_SECONDS, Actuator
@@ -26,7 +25,7 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.observe.cluster import Invalid
 from holdfast.observe.engines import EnginePod, limits_from
 from holdfast.render import RenderSettings
-from holdfast.render.names import LIMITS_ANNOTATION
+from holdfast.render.names import DELETION_COST, LIMITS_ANNOTATION
 from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.fakes import FakeApi, RefusingApi
 

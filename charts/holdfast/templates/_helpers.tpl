@@ -137,6 +137,12 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [apps]
   resources: [deployments/scale]   # replicas are written here and nowhere else
   verbs: [get, patch]
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]   # whether one sizes a Deployment that an LLMService names as target
+  verbs: [list]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [list]
 - apiGroups: [apps]
   resources: [replicasets]         # which pod files are still in use
   verbs: [list]

@@ -123,7 +123,8 @@ class Actuator:
         self._teller.see(nodes)
         shrinking = [decision.key for decision in decisions if decision.verdict.action is Action.SCALE_DOWN]
         running = await self._metrics.running_by_pod(shrinking, now) if shrinking else {}
-        for part in services:
+        owned = [part for part in services if part.adoption is None]
+        for part in owned:
             self._look(part, traffic.get(part.spec.key, UNSEEN), now)
         # With equal urgency the longest waiting comes first: so every service gets a turn, even with a slow API server.
         turn = {d.key: (_URGENCY.get(d.verdict.action, 0), self._reached.get(d.key, -math.inf)) for d in decisions}
@@ -142,7 +143,7 @@ class Actuator:
                 yield self._guarded(one, d.key, now, holding_until if d.verdict.action is Action.HOLD else until)
 
         waiting = work()
-        await asyncio.gather(self._write_pods(services, now), *(_in_turn(waiting) for _ in range(_CONCURRENCY)))
+        await asyncio.gather(self._write_pods(owned, now), *(_in_turn(waiting) for _ in range(_CONCURRENCY)))
 
     def _look(self, part: ServiceParts, traffic: Traffic, now: float) -> None:
         try:
@@ -308,6 +309,8 @@ class Actuator:
         self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]
     ) -> None:
         """Set the size of one Deployment; a refusal by a rule of the cluster appears in the next conditions."""
+        order = scale.removal_order(target.remove_first, running, target.lost)
+        priced = part.adoption.priced if part.adoption else frozenset[str]()
         try:
             await scale.scale(
                 self._api,
@@ -315,7 +318,7 @@ class Actuator:
                 deployment,
                 observed=target.observed_replicas,
                 wanted=target.replicas,
-                remove_first=scale.removal_order(target.remove_first, running, target.lost),
+                remove_first=[pod for pod in order if pod not in priced],
             )
         except ApiError as error:
             if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause

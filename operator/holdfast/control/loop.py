@@ -15,6 +15,7 @@ from holdfast import policy
 from holdfast.control import decision_record
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
+from holdfast.control.targets import Found, Targets
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured, newest
 from holdfast.domain.cluster import NodeOffer
@@ -75,9 +76,11 @@ class Loop:
         activators: ActivatorSource | None = None,
         benchmarks: Benchmarks | None = None,
         caps: GpuCaps | None = None,
+        targets: Targets | None = None,
     ) -> None:
         self._cluster = cluster
         self._caps = caps or GpuCaps()
+        self._targets = targets
         self._metrics = metrics
         self._actuator = actuator
         self._telemetry = telemetry
@@ -128,7 +131,8 @@ class Loop:
         """Read, take a snapshot, decide, write."""
         started_at, now = self._monotonic(), self._wall()
         with self._phase("cluster"):
-            services = self._cluster.services()
+            found = await self._found(now)
+            services = found.parts
             benchmarks = self._cluster.benchmarks() if self._benchmarks else ()
             measured = self._benchmarks.results(benchmarks) if self._benchmarks else {}
         with self._phase("metrics"):
@@ -137,7 +141,7 @@ class Loop:
             restored = self._restore.read(requests, now, any(map(_answered, traffic.values())))
             held = await self._activators.look([part.spec.key for part in services if _may_be_held(part)])
         with self._phase("decide"):
-            snapshot = self._picture(services, traffic, restored, held, measured, now)
+            snapshot = self._picture(found, traffic, restored, held, measured, now)
             failed: dict[ServiceKey, Exception] = {}
             contexts: dict[ServiceKey, policy.FleetContext] = {}
             # On a thread: meanwhile the event loop renews the lease, reads watches and runs slow queries.
@@ -154,13 +158,19 @@ class Loop:
             decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
             self._restore.learned({key: found for key, found in restored.found.items() if key not in failed})
         with self._phase("act"):
-            invalid = (*self._cluster.invalid(), *self._undecided(services, failed))
+            invalid = (*self._cluster.invalid(), *found.refused, *self._undecided(services, failed))
             await self._actuator.act(services, decisions, invalid, snapshot.nodes, now, traffic, records)
             if self._benchmarks:
-                await self._benchmarks.tell_use(benchmarks, services, snapshot.services, decisions, now)
-                await self._benchmarks.act(benchmarks, services, now)
+                owned = [part for part in services if part.adoption is None]
+                await self._benchmarks.tell_use(benchmarks, owned, snapshot.services, decisions, now)
+                await self._benchmarks.act(benchmarks, owned, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
         self._metrics.catch_up()
+
+    async def _found(self, now: float) -> Found:
+        """All services and nodes; of those with a target, what the API server has of their Deployments."""
+        services, nodes = self._cluster.services(), self._cluster.nodes()
+        return Found(services, (), nodes) if self._targets is None else await self._targets.look(services, nodes, now)
 
     def _unshared(self, error: Exception) -> None:
         self._telemetry.error("decide")
@@ -177,7 +187,7 @@ class Loop:
 
     def _picture(
         self,
-        services: Sequence[ServiceParts],
+        found: Found,
         traffic: Mapping[ServiceKey, Traffic],
         restored: Restored,
         held: Mapping[ServiceKey, Activator],
@@ -199,10 +209,10 @@ class Loop:
                 ended=part.ended,
                 missing_history=restored.missing.get(part.spec.key),
             )
-            for part in services
+            for part in found.parts
         )
-        caps = self._caps.of(part.spec for part in services)
-        return Snapshot(now, pictured, self._cluster.nodes(), self._timing, caps)
+        caps = self._caps.of(part.spec for part in found.parts)
+        return Snapshot(now, pictured, found.nodes, self._timing, caps)
 
     def _activator(self, key: ServiceKey, held: Mapping[ServiceKey, Activator]) -> Activator | None:
         """State of the activator, with whether clients are routed to it."""
@@ -251,7 +261,9 @@ def _may_be_held(part: ServiceParts) -> bool:
 
 def _request(part: ServiceParts) -> TrafficRequest:
     on_trial = any(placement.batching_before is not None for placement in part.placements)
-    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, part.spec.uid, epoch(part.born))
+    target = (part.adoption.deployment, part.spec.accelerators[0].name) if part.adoption else ()
+    uid, born_at = part.spec.uid, epoch(part.born)
+    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, uid, born_at, *target)
 
 
 def _answered(traffic: Traffic) -> bool:

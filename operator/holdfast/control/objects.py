@@ -92,7 +92,7 @@ class Objects:
 
     def has_activator(self, part: ServiceParts) -> bool:
         """Whether a service should have an activator."""
-        return is_wanted(part.service, self._settings)
+        return part.adoption is None and is_wanted(part.service, self._settings)
 
     def holding(self, key: ServiceKey) -> bool:
         """Whether clients of a service are led to its activator by now."""
@@ -110,6 +110,9 @@ class Objects:
         pruning = _leftovers_due(state, part, now)
         current = (fingerprint(part, changes), part.live)
         if state.settled == current and not changes.births and not pruning:
+            return Work()
+        if part.adoption is not None:  # it has no object of ours
+            state.settled, state.problems, state.holding = current, (), False
             return Work()
         orphans = tuple(
             live for live in part.live if live.orphan and live.orphan.falls_to(part.spec.key.name, part.born)

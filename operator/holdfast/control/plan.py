@@ -92,6 +92,8 @@ def plan(
     `admission` gives the limit for a rollout that starts now, `limits` the limits of running engines by accelerator.
     `activator`: the service should have one.
     """
+    if part.adoption is not None:
+        return _resized_only(part, decision)
     targets = {target.accelerator: target for target in decision.verdict.targets}
     deployed = {item.placement.accelerator: item for item in part.deployed}
     listed = [option.name for option in part.spec.accelerators]
@@ -118,6 +120,15 @@ def plan(
         delete=tuple(_emptied(part, deployed)),
         spare=_spare(part, sum(sizes.values())),
     )
+
+
+def _resized_only(part: ServiceParts, decision: Decision) -> Plan:
+    """Of somebody else's Deployment, Holdfast writes the size and nothing else."""
+    targets = {target.accelerator: target for target in decision.verdict.targets}
+    deployed = {item.placement.accelerator: item for item in part.deployed}
+    shrink, grow = _resized(targets, deployed, lt), _resized(targets, deployed, gt)
+    context = RenderContext(replicas=decision.verdict.replicas)
+    return Plan((), context, {}, {}, tuple(shrink), tuple(grow), ())
 
 
 def _spare(part: ServiceParts, decided: int) -> int | None:

@@ -23,6 +23,11 @@ _HOUR = 3600.0
 _BEGINNINGS = frozenset({Reason.NO_REPLICAS, Reason.METRICS_MISSING, Reason.METRICS_HOLD})
 _WARNED_OF_LATER = frozenset({Reason.PINNED_OUTSIDE_MANIFEST})
 """Somebody has just done it on purpose: see `control.pins`."""
+_LOST = (
+    "the engines of Deployment {name} run without Holdfast's plugin: requests start in vLLM's own order, none is "
+    "rejected in overload, good requests are bounds from vLLM's histograms, and batching limits stay as started; for "
+    "these, let Holdfast make the engines (docs/adopt.md)"
+)
 FIGURES = frozenset({"slo", "capacity", "cost"})
 """The parts of a status that move with every scrape."""
 
@@ -42,13 +47,13 @@ def status_of(
     to those of the decision.
     """
     stamp = iso(now)
-    values = (*with_remarks(decision.conditions, remarks), *found)
+    values = with_adoption((*with_remarks(decision.conditions, remarks), *found), part)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
         conditions=_conditions(values, decision.generation, old, stamp, decision.slo.pending),
-        url=service_url(part.service),
+        url=None if part.adoption else service_url(part.service),
         replicas=_counts(part, decision),
-        selector=f"holdfast.dev/service={part.spec.key.name}",
+        selector=part.adoption.selector if part.adoption else f"holdfast.dev/service={part.spec.key.name}",
         slo=status.SLOStatus(**_slo(part, decision)),
         capacity=None if decision.capacity is None else status.CapacityStatus(**_capacity(decision.capacity)),
         placements=_placements(part, decision),
@@ -81,9 +86,24 @@ def with_remarks(values: Sequence[ConditionValue], remarks: Sequence[str]) -> tu
     )
 
 
+def with_adoption(values: Sequence[ConditionValue], part: ServiceParts) -> tuple[ConditionValue, ...]:
+    """Return the conditions with what is lost and what is held where a service sizes somebody else's Deployment."""
+    if part.adoption is None:
+        return tuple(values)
+    name, rival = part.adoption.deployment, part.adoption.autoscaler
+    lost = ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, Reason.NOT_OUR_ENGINES, _LOST.format(name=name))
+    if not rival:
+        return (*values, lost)
+    text = (
+        f"{rival} sizes Deployment {name}, so Holdfast only recommends; delete it and set mode to Auto to change that"
+    )
+    held = ConditionValue(ConditionType.SCALING_ACTIVE, False, Reason.OTHER_AUTOSCALER, text)
+    return (*(held if value.type == ConditionType.SCALING_ACTIVE else value for value in values), lost)
+
+
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return the status of an invalid object: its engines keep running unchanged."""
-    ready = False if entry.reason is Reason.INVALID else None
+    ready = None if entry.reason is Reason.DELETION_HELD else False
     values = (
         ConditionValue(ConditionType.READY, ready, entry.reason, entry.message),
         ConditionValue(ConditionType.STALLED, True, entry.reason, entry.message),

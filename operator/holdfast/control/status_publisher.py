@@ -82,7 +82,7 @@ class StatusPublisher:
         """
         old = self.written(part)
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
-        known = remarks(part.service, used, changes.context, platform_assigns_ids=self._platform_assigns_ids)
+        known = self._remarks(part, used, changes)
         found = [applied.condition] if applied.condition else []
         shown = replace(decision, conditions=with_lacked_labels(decision.conditions, part.spec, self._labels))
         new = status_of(part, shown, _batching(part, changes, applied), old, now, known, found)
@@ -106,6 +106,12 @@ class StatusPublisher:
         await self._event(part, word, text, warning=True, now=now, turn=str(part.spec.generation))
         self._pins.warned(part.spec)
         return math.inf
+
+    def _remarks(self, part: ServiceParts, used: Sequence[str], changes: Plan) -> Sequence[str]:
+        """Notes about rendered pods."""
+        if part.adoption is not None:
+            return ()
+        return remarks(part.service, used, changes.context, platform_assigns_ids=self._platform_assigns_ids)
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of an invalid service, and an Event. Raises ApiError.

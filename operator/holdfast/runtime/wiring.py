@@ -16,7 +16,7 @@ import aiohttp.web
 import kopf
 
 from holdfast import policy
-from holdfast.act.api import KubernetesApi, NoCluster, connect
+from holdfast.act.api import KubernetesApi, NoCluster, WhileLeading, connect
 from holdfast.act.discovery import (
     has_benchmarks,
     has_pod_monitors,
@@ -32,10 +32,12 @@ from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
 from holdfast.control.loop import Loop
+from holdfast.control.targets import Targets
 from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
 from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
-from holdfast.observe.client import PrometheusAddress
+from holdfast.observe.adopted_metrics import SplitSource, TargetsClient
+from holdfast.observe.client import PrometheusAddress, PrometheusClient
 from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.nodes import Nodes
@@ -138,6 +140,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             wall=time.time,
             activators=activators,
             benchmarks=Benchmarks(api, render_settings, telemetry, may_write=lambda: elector.leading),
+            targets=Targets(WhileLeading(api, lambda: elector.leading)),
         )
         async with (
             asyncio.TaskGroup() as tasks,
@@ -279,7 +282,7 @@ async def _activators(settings: Settings) -> AsyncIterator[ActivatorSource]:
 
 
 @asynccontextmanager
-async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]:
+async def _metrics_source(settings: Settings) -> AsyncIterator[SplitSource]:
     address = PrometheusAddress(
         settings.prometheus_url,
         bearer_token_file=settings.prometheus_token_file,
@@ -288,7 +291,11 @@ async def _metrics_source(settings: Settings) -> AsyncIterator[PrometheusSource]
         matchers=settings.matchers,
         insecure=settings.prometheus_insecure,
     )
-    source = PrometheusSource(address, settings.tick_seconds, settings.scrape_seconds)
+    periods = settings.tick_seconds, settings.scrape_seconds
+    client = TargetsClient(PrometheusClient(address))
+    source = SplitSource(
+        PrometheusSource(address, *periods), PrometheusSource(address, *periods, client=client), client
+    )
     try:
         yield source
     finally:

@@ -19,14 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
+from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.control.benchmark_progress import Progress, begun, look, waiting
 from holdfast.control.benchmark_use import Standing, use_of
 from holdfast.control.limits_in_force import NOTHING_APPLIED, Watched, applied
-from holdfast.control.report import invalid_status
+from holdfast.control.report import invalid_status, with_adoption
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.decision import ConditionValue
 from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
 from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
@@ -36,6 +38,7 @@ from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.observe import foreign_engines, mapping
+from holdfast.observe.adoption import TargetState, adopted
 from holdfast.observe.cluster import Invalid
 from holdfast.observe.ended import ended_from_pod
 from holdfast.policy.batching.canary_test import Evidence
@@ -65,6 +68,7 @@ from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
+from tests.observe.foreign import deployment, service
 from tests.policy.views import CHAT, sized, stock, view
 
 Told = tuple[str, str]
@@ -259,6 +263,16 @@ def leaving(_: View) -> Told:
 def not_acted_on(entry: Invalid) -> Told:
     told = invalid_status(entry, {}, NOW)["conditions"][0]
     return told["reason"], told["message"]
+
+
+def of_target(kind: ConditionType, state: TargetState) -> tuple[Callable[[View], Told], View]:
+    """What a service with a target is told."""
+    found = adopted(service(), state, {})
+    if isinstance(found, Invalid):
+        return lambda _: not_acted_on(found), view()
+    active = ConditionValue(ConditionType.SCALING_ACTIVE, True, Reason.FOLLOWING_SLO, "sizes follow the SLO")
+    (told,) = [each for each in with_adoption((active,), found) if each.type == kind]
+    return lambda _: (str(told.reason), told.message), view()
 
 
 def unseen(state: SignalState, detail: str = "") -> View:
@@ -711,6 +725,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "capacity, superseded": capacity(newer="chat-limits"),
     "capacity, no such engine": capacity(),
     "capacity, implausible": capacity(services=("chat",), refusing=("chat",)),
+    "Ready, target missing": of_target(ConditionType.READY, TargetState()),
+    "ScalingActive, target with an HPA": of_target(
+        ConditionType.SCALING_ACTIVE, TargetState(deployment(), autoscaler="HorizontalPodAutoscaler web")
+    ),
+    "FastLoopActive, target": of_target(ConditionType.FAST_LOOP_ACTIVE, TargetState(deployment())),
 }
 GOLDEN = Path(__file__).parents[2] / "golden" / "messages.txt"
 
