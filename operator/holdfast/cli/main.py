@@ -21,6 +21,7 @@ COMMANDS = (
     "catalog",
     "bench",
     "tune",
+    "adopt",
     "explain",
     "status",
     "rules",

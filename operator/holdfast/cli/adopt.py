@@ -1,0 +1,159 @@
+"""`holdfast adopt`: the LLMService that sizes a Deployment of somebody else as it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+import yaml
+
+from holdfast.act.api import ApiError, ApiPort
+from holdfast.api.llmservice import API_VERSION, KIND, InvalidLLMService, LLMService
+from holdfast.cli import reading
+from holdfast.cli.reading import Body
+from holdfast.cli.terminal import printable
+from holdfast.control.targets import autoscalers_in, read_target
+from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.service import AcceleratorOption
+from holdfast.enginemodel.prior import option_prior
+from holdfast.observe import mapping
+from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods
+from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.spec import to_spec
+
+_DEPLOYMENT = re.compile(r"(?:(?:deploy|deployments?|deployments?\.apps)/)?([^/]+)")
+_MOST = 10
+_HEADER = """# Deployment {name} runs {model} in {replicas} replicas of {gpus} x {resource}{product}.
+# Holdfast only recommends until mode is Auto; then it changes the size and nothing else.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "adopt",
+        help="print the LLMService that sizes an existing vLLM Deployment as it is",
+        epilog="example: holdfast adopt deploy/my-vllm -n prod --ttft 500ms --tpot 40ms | kubectl apply -f -",
+    )
+    parser.add_argument("deployment", metavar="deploy/NAME", help="the Deployment that runs vLLM")
+    parser.add_argument("--ttft", default="1s", help="longest time to first token of a good request (default: 1s)")
+    parser.add_argument("--tpot", default="50ms", help="longest time per output token (default: 50ms)")
+    parser.add_argument("--objective", default="99%", help="share of requests that must be good (default: 99%%)")
+    reading.add_connection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the LLMService; 1 with one sentence where the Deployment cannot be sized, 2 for bad arguments."""
+    found = _DEPLOYMENT.fullmatch(arguments.deployment)
+    if found is None:
+        return _said(2, f"{arguments.deployment}: only Deployments can be adopted; name one as deploy/NAME")
+    return reading.read("adopt", arguments, lambda api: told(api, arguments, found[1]))
+
+
+async def told(api: ApiPort, arguments: argparse.Namespace, name: str) -> int:
+    """Print what the cluster says of a Deployment; the exit code."""
+    namespace = arguments.namespace
+    state = await read_target(api, namespace, name, lambda: autoscalers_in(api, namespace))
+    body = manifest(namespace, name, arguments, await _bounds(api, namespace, state))
+    try:
+        declared = LLMService.parse(body)
+    except InvalidLLMService as error:
+        return _said(2, str(error))
+    labels = accelerator_labels(own_pods(state.deployment, state.pods), await _nodes(api)) if state.deployment else {}
+    part = adopted(ServiceParts(declared, to_spec(declared)), state, labels)
+    if isinstance(part, Invalid):
+        return _said(1, _as_yours(part.message))
+    if other := await _other(api, namespace, name):
+        return _said(1, f"LLMService {other} has Deployment {name} as target already; edit it instead")
+    print(json.dumps(body) if arguments.json else text(body, part), end="\n" if arguments.json else "")
+    if state.autoscaler:
+        _said(0, f"{state.autoscaler} sizes Deployment {name}; delete it before you set mode to Auto")
+    return 0
+
+
+def manifest(namespace: str, name: str, arguments: argparse.Namespace, bounds: dict[str, int]) -> Body:
+    """Return the LLMService for a Deployment."""
+    own = re.sub(r"[^-a-z0-9]", "-", name)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": own if own[:1].isalpha() else f"llm-{own}", "namespace": namespace},
+        "spec": {
+            "target": {"kind": "Deployment", "name": name},
+            "mode": "Recommend",
+            "slo": {"ttft": arguments.ttft, "tpot": arguments.tpot, "objective": arguments.objective},
+            "scaling": bounds,
+        },
+    }
+
+
+def text(body: Body, part: ServiceParts) -> str:
+    """Return the manifest as YAML, with what was read of the Deployment."""
+    option = part.spec.accelerators[0]
+    header = _HEADER.format(
+        name=part.placements[0].deployment,
+        model=part.spec.model_uri,
+        replicas=part.placements[0].replicas,
+        gpus=option.gpus_per_replica,
+        resource=option.resource,
+        product=f" ({option.name})" if option.node_selector else "",
+    )
+    lines = "".join(f"{printable(line)}\n" for line in header.splitlines())
+    return lines + _unknown(part.spec.model_uri, option) + yaml.safe_dump(body, sort_keys=False)
+
+
+def _unknown(model: str, option: AcceleratorOption) -> str:
+    prior = option_prior(model, option, option.quantization)
+    said = [
+        name for name, is_so in (("model", prior.unknown_model), ("accelerator", prior.unknown_accelerator)) if is_so
+    ]
+    return f"# Unknown {' and '.join(said)}: what a replica carries is learned from its load.\n" if said else ""
+
+
+async def _bounds(api: ApiPort, namespace: str, state: TargetState) -> dict[str, int]:
+    """The bounds of an HPA that sizes it, else from one replica to ten, or to as many as there are."""
+    size = int(((state.deployment or {}).get("spec") or {}).get("replicas", 1))
+    kind, _, name = state.autoscaler.partition(" ")
+    spec: dict[str, Any] = {}
+    if kind:
+        group = "autoscaling/v2" if kind == "HorizontalPodAutoscaler" else "keda.sh/v1alpha1"
+        path = f"/apis/{group}/namespaces/{namespace}/{kind.lower()}s/{name}"
+        spec = (await api.request("GET", path)).get("spec") or {}
+    least = int(spec.get("minReplicas", spec.get("minReplicaCount", 1)))
+    most = int(spec.get("maxReplicas", spec.get("maxReplicaCount", max(_MOST, size))))
+    return {"min": max(1, least), "max": max(1, least, most)}
+
+
+async def _nodes(api: ApiPort) -> tuple[NodeOffer, ...]:
+    """The nodes that take pods; none where they may not be read: the accelerator is then unknown."""
+    try:
+        listed = (await api.request("GET", "/api/v1/nodes")).get("items") or ()
+    except ApiError:
+        return ()
+    return tuple(offer for body in listed if (offer := mapping.node_offer_from_node(body)) is not None)
+
+
+async def _other(api: ApiPort, namespace: str, name: str) -> str:
+    """The LLMService that has the Deployment as target, empty without one or without the CRD."""
+    try:
+        listed = (await api.request("GET", reading.services_path(namespace))).get("items") or ()
+    except ApiError:
+        return ""
+    targets = {(each["spec"].get("target") or {}).get("name"): each["metadata"]["name"] for each in listed}
+    return str(targets.get(name, ""))
+
+
+def _as_yours(message: str) -> str:
+    """Why the Deployment cannot be sized, where it is your rights that are missing and not the operator's."""
+    return message.replace("the operator may not", "you may not").replace(
+        "grant it (the chart does)", "ask for that right"
+    )
+
+
+def _said(code: int, sentence: str) -> int:
+    print(printable(f"holdfast adopt: {sentence}"), file=sys.stderr)
+    return code
