@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.archive import Entry, build_image, write_layer
 from e2e.cluster.images import HOLDFAST_IMAGE
 from e2e.cluster.layout import NODE_NAME, Layout
 from e2e.cluster.nodes import GPU, add_fake_nodes, remove_nodes, set_node_capacity, start_kwok, wait_for_nodes
@@ -244,30 +242,3 @@ def test_two_clusters_at_once_do_not_see_each_other_and_pass_on_exit_codes() -> 
     ):
         outputs = [process.communicate(timeout=patient(120.0))[0] for process in (first, second)]
         assert [first.returncode, second.returncode] == [3, 4], outputs
-
-
-def test_equal_content_gives_an_equal_layer(tmp_path: Path) -> None:
-    entries = [Entry("b/two", text="2", mode=0o644), Entry("a", text="1"), Entry("b/link", link="two")]
-    first = write_layer(tmp_path / "first", entries)
-    second = write_layer(tmp_path / "second", reversed(entries))
-    assert first.read_bytes() == second.read_bytes()
-    with tarfile.open(first) as layer:
-        assert layer.getnames() == ["a", "b", "b/link", "b/two"]
-
-
-def test_a_layer_left_out_is_still_part_of_the_image(tmp_path: Path) -> None:
-    lower = write_layer(tmp_path / "lower", [Entry("lower", text="1")])
-    upper = write_layer(tmp_path / "upper", [Entry("upper", text="2")])
-    archive = build_image("example.local/x:1", tmp_path / "x.tar", [lower, upper], ["/x"], left_out=[lower])
-    with tarfile.open(archive) as content:
-        names = [name for name in content.getnames() if name.startswith("blobs/sha256/")]
-        documents = [json.loads(_read(content, name)) for name in names if _read(content, name).startswith(b"{")]
-    [manifest] = [document for document in documents if "layers" in document]
-    assert len(manifest["layers"]) == 2
-    assert len(names) == 3
-
-
-def _read(content: tarfile.TarFile, name: str) -> bytes:
-    member = content.extractfile(name)
-    assert member is not None
-    return member.read()

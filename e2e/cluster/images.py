@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from e2e.cluster import pythonlayers
-from e2e.cluster.archive import Entry, build_image, write_layer
-from e2e.cluster.cache import cache_folder, exclusive
-from e2e.cluster.toolset import PAUSE, PROMETHEUS
+from e2e.cluster.cache import digest_of, exclusive
+from e2e.cluster.toolset import PAUSE, PROMETHEUS, Tool
+from release.image import Builder, image_environment, layer_folder, remove_old
+from release.interpreter import own_architecture
+from release.oci import Entry, build_image, write_archive, write_layer
+from release.own import project_version
+from release.pins import available
 
 PAUSE_IMAGE = "holdfast.local/pause:1"
 PROMETHEUS_IMAGE = f"holdfast.local/prometheus:{PROMETHEUS.version}"
@@ -26,83 +29,56 @@ class Image:
     archive: Path
 
 
-def image_folder() -> Path:
-    """Where layers and archives are kept, named by what they were made from."""
-    return cache_folder() / "images"
-
-
 def pause_image() -> Image:
     """Holds a pod's namespaces."""
-    archive = image_folder() / f"{PAUSE.folder.name}.tar"
-    if not archive.exists():
-        layer = write_layer(archive.with_suffix(".layer"), [Entry("pause", file=PAUSE.program("pause"))])
-        build_image(PAUSE_IMAGE, archive, [layer], ["/pause"])
-    return Image(PAUSE_IMAGE, archive)
+    return _of_program(PAUSE_IMAGE, PAUSE, [Entry("pause", file=PAUSE.program("pause"))], "/pause")
 
 
 def prometheus_image() -> Image:
     """Prometheus and promtool as static programs, nothing else."""
-    archive = image_folder() / f"{PROMETHEUS.folder.name}.tar"
+    entries = [Entry(f"bin/{name}", file=PROMETHEUS.program(name)) for name in PROMETHEUS.programs]
+    entries += [Entry("etc/prometheus"), Entry("tmp", mode=0o1777), Entry("prometheus", mode=0o1777)]
+    return _of_program(PROMETHEUS_IMAGE, PROMETHEUS, entries, "/bin/prometheus")
+
+
+def _of_program(reference: str, tool: Tool, entries: list[Entry], entrypoint: str) -> Image:
+    archive = layer_folder() / f"{tool.folder.name}.tar"
     if not archive.exists():
-        entries = [Entry(f"bin/{name}", file=PROMETHEUS.program(name)) for name in PROMETHEUS.programs]
-        entries += [Entry("etc/prometheus"), Entry("tmp", mode=0o1777), Entry("prometheus", mode=0o1777)]
-        layer = write_layer(archive.with_suffix(".layer"), entries)
-        build_image(PROMETHEUS_IMAGE, archive, [layer], ["/bin/prometheus"], environment={"PATH": "/bin"})
-        layer.unlink()
-    return Image(PROMETHEUS_IMAGE, archive)
+        with tempfile.TemporaryDirectory() as scratch:
+            layer = write_layer(Path(scratch) / "layer", entries)
+            image = build_image(own_architecture(), [layer], [entrypoint], environment={"PATH": "/bin"})
+            write_archive(archive, reference, image)
+    return Image(reference, archive)
+
+
+@cache
+def project() -> Builder:
+    """Builds the image that is released."""
+    return Builder(own_architecture(), layer_folder(), available(own_architecture()))
 
 
 def libraries_image() -> Image:
     """The interpreter and the libraries: the slow-changing part of the project's image."""
-    digest = pythonlayers.libraries_digest()
-    archive = image_folder() / f"libraries-{digest}.tar"
+    layers = project().base_layers()
+    archive = layer_folder() / f"libraries-{digest_of([], *(layer.digest for layer in layers))}.tar"
     if not archive.exists():
-        layer = _libraries_layer(digest)
-        environment = pythonlayers.image_environment()
-        build_image(LIBRARIES_IMAGE, archive, [layer], ["/usr/bin/python3"], environment=environment)
-        _remove_old(archive, "libraries-*.tar")
+        image = build_image(own_architecture(), layers, ["/usr/bin/python3"], environment=image_environment())
+        write_archive(archive, LIBRARIES_IMAGE, image)
+        remove_old(archive, "libraries-*.tar")
     return Image(LIBRARIES_IMAGE, archive)
 
 
 def holdfast_image() -> Image:
-    """The operator, the emulated engine and the command line, on top of the libraries.
+    """The operator, the emulated engine and the command line, on top of the libraries: the image that is released.
 
-    The archive leaves out the libraries' layer, so `libraries_image` must be imported before it.
+    The archive leaves out the libraries' layers, so `libraries_image` must be imported before it.
     """
-    libraries = _libraries_layer(pythonlayers.libraries_digest())
-    digest = pythonlayers.source_digest()
-    archive = image_folder() / f"holdfast-{digest}-{libraries.stem}.tar"
+    image = project().image(project_version())
+    archive = layer_folder() / f"holdfast-{image.digest.removeprefix('sha256:')[:12]}.tar"
     if not archive.exists():
-        with tempfile.TemporaryDirectory() as scratch:
-            source = write_layer(Path(scratch) / "layer", pythonlayers.source_entries(Path(scratch)))
-            build_image(
-                HOLDFAST_IMAGE,
-                archive,
-                [libraries, source],
-                ["/usr/local/bin/holdfast"],
-                environment=pythonlayers.image_environment(),
-                left_out=[libraries],
-            )
-        _remove_old(archive, "holdfast-*.tar")
+        write_archive(archive, HOLDFAST_IMAGE, image, left_out=project().base_layers())
+        remove_old(archive, "holdfast-*.tar")
     return Image(HOLDFAST_IMAGE, archive)
-
-
-def _libraries_layer(digest: str) -> Path:
-    layer = image_folder() / f"libraries-{digest}.layer"
-    if not layer.exists():
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as scratch:
-            write_layer(layer, pythonlayers.library_entries(Path(scratch)))
-        _remove_old(layer, "libraries-*.layer")
-        print(f"  packed the interpreter and the libraries in {time.monotonic() - started:.0f} s", flush=True)
-    return layer
-
-
-def _remove_old(kept: Path, pattern: str) -> None:
-    # Another run may be about to import what is an hour old at most.
-    for old in kept.parent.glob(pattern):
-        if old != kept and old.stat().st_mtime < time.time() - 3600:
-            old.unlink(missing_ok=True)
 
 
 def slow_images() -> list[Image]:

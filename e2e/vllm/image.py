@@ -6,15 +6,16 @@ vLLM itself is mounted: 3 GB of packages need neither be packed nor unpacked.
 from __future__ import annotations
 
 import ctypes.util
-import re
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
-from e2e.cluster import images, packages, pythonlayers
-from e2e.cluster.archive import Entry, build_image, write_layer
+from e2e.cluster import images, packages
+from e2e.cluster.cache import digest_of
 from e2e.vllm.environment import SITE, Environment
+from release.image import image_environment, layer_folder
+from release.interpreter import PACKAGES_FOLDER, own_architecture, unpacked
+from release.oci import Entry, build_image, tree, write_archive, write_layer
+from release.pins import ENGINE_PACKAGES, available
 
 ENGINE_IMAGE = "holdfast.local/vllm-cpu:dev"
 
@@ -27,38 +28,21 @@ def install_prerequisites() -> None:
 
 def engine_image(environment: Environment) -> images.Image:
     """Lies on the cluster's image of libraries, so that only this small layer is imported."""
-    digest = pythonlayers.libraries_digest()
-    libraries = images.image_folder() / f"libraries-{digest}.layer"
-    archive = images.image_folder() / f"{environment.folder.name}-{digest}.tar"
+    base = images.project().base_layers()
+    digest = digest_of([Path(__file__)], environment.folder.name, *(layer.digest for layer in base))
+    archive = layer_folder() / f"vllm-cpu-{digest}.tar"
     with tempfile.TemporaryDirectory() as scratch:
-        extras = write_layer(Path(scratch) / "layer", _extras(environment.packages))
-        build_image(
-            ENGINE_IMAGE,
-            archive,
-            [libraries, extras],
-            ["/usr/bin/python3"],
-            environment=pythonlayers.image_environment(),
-            left_out=[libraries],
-        )
+        extras = write_layer(Path(scratch) / "layer", _extras())
+        image = build_image(own_architecture(), [*base, extras], ["/usr/bin/python3"], environment=image_environment())
+        write_archive(archive, ENGINE_IMAGE, image, left_out=base)
     return images.Image(ENGINE_IMAGE, archive)
 
 
-def _extras(vllm: Path) -> list[Entry]:
-    # vLLM asks lscpu which cores there are.
-    lscpu = shutil.which("lscpu")
-    if lscpu is None:
-        raise FileNotFoundError("lscpu is missing: install util-linux")
-    libraries = _libraries([Path(lscpu), *vllm.glob("vllm/*.so")])
-    entries = [Entry(f"lib64/{path.name}", file=path.resolve()) for path in libraries if vllm not in path.parents]
-    site = pythonlayers.site_script(f"/{pythonlayers.LIBRARIES}") + (SITE / "sitecustomize.py").read_text()
+def _extras() -> list[Entry]:
+    """What vLLM asks of a distribution: libnuma, which its kernels load, lscpu, and the module of SITE."""
+    site = (SITE / "sitecustomize.py").read_text()
     return [
-        Entry("bin/lscpu", file=Path(lscpu).resolve()),
-        Entry(pythonlayers.SITE_SCRIPT, text=site, mode=0o644),
-        *entries,
+        *tree(unpacked(available(own_architecture(), ENGINE_PACKAGES))),
+        Entry(f"{PACKAGES_FOLDER}/engine_site.py", text=site, mode=0o644),
+        Entry(f"{PACKAGES_FOLDER}/engine_site.pth", text="import engine_site\n", mode=0o644),
     ]
-
-
-def _libraries(programs: list[Path]) -> list[Path]:
-    """The distribution's C libraries that these files load."""
-    listing = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
-    return [Path(found) for found in re.findall(r"=> (/\S+) \(0x", listing)]

@@ -1,0 +1,1 @@
+"""What is released, made without a container engine: image, wheel, chart; the e2e cluster runs the same image."""
