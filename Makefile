@@ -25,7 +25,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign release publish clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,11 +116,20 @@ generate: install ## write the CRDs, alerts and dashboards from the code, for ku
 	mkdir -p charts/holdfast/files/crds && cp crds/*.yaml charts/holdfast/files/crds/
 	$(BIN)/holdfast rules --operator-namespace RELEASE_NAMESPACE > charts/holdfast/files/monitoring/rules.yaml
 	$(BIN)/holdfast dashboards --out charts/holdfast/files/monitoring
+	$(BIN)/python -m release.values > charts/holdfast/README.md
 
 verify: install ## fail where a generated file is not what `make generate` would write
 	@new=$$(mktemp -d) && trap 'rm -r "$$new"' EXIT && $(BIN)/holdfast crd --out "$$new" && diff -ru crds "$$new" || \
 	  { echo "crds is outdated: make generate" >&2; exit 1; }
 	@diff -ru crds charts/holdfast/files/crds || { echo "the chart's CRDs are outdated: make generate" >&2; exit 1; }
+	@$(BIN)/python -m release.values | diff -u charts/holdfast/README.md - || \
+	  { echo "the chart's README is outdated: make generate" >&2; exit 1; }
+
+release: install ## everything that is published of one version, into dist: VERSION=0.1.0 REGISTRY=... SITE=... REPOSITORY=...
+	@$(BIN)/python -m release --version '$(VERSION)' --registry '$(REGISTRY)' --site '$(SITE)' --repository '$(REPOSITORY)'
+
+publish: install ## push the image and the chart of dist to the registry: VERSION=0.1.0 REGISTRY=...
+	@$(BIN)/python -m release.publish --version '$(VERSION)' --registry '$(REGISTRY)'
 
 bench: install ## the headline table, GPU-hours beside other autoscalers: one seed, five where capacity runs short; fails where a bar is missed
 	$(AUTOSCALING) --seeds 1 --scarce-seeds 5 --check

@@ -48,6 +48,8 @@ IMAGE_PACKAGES = (
 )
 # What the real vLLM of the tests needs beside it.
 ENGINE_PACKAGES = ("libnuma1", "libsmartcols1", "util-linux")
+# A registry for the test that publishes.
+REGISTRY_PACKAGES = ("docker-registry",)
 
 _PINS = Path(__file__).with_name("pins.json")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -123,7 +125,7 @@ def _verified(signed: bytes) -> str:
 
 def main() -> int:
     """Write the newest versions into release/pins.json."""
-    packages = tuple(sorted({*IMAGE_PACKAGES, *ENGINE_PACKAGES}))
+    packages = tuple(sorted({*IMAGE_PACKAGES, *ENGINE_PACKAGES, *REGISTRY_PACKAGES}))
     try:
         pins = {name: [asdict(deb) for deb in current(name, packages)] for name in ARCHITECTURES}
     except (ArchiveError, OSError) as error:

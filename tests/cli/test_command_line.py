@@ -36,7 +36,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"holdfast {version('holdfast')}\n"
+    assert capsys.readouterr().out == f"holdfast {version('holdfast-operator')}\n"
 
 
 @pytest.mark.parametrize(

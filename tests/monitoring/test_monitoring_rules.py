@@ -160,6 +160,16 @@ def test_only_targets_in_the_operators_namespace_are_believed(capsys: pytest.Cap
             assert rule["expr"].count(f"{name}{{") == rule["expr"].count(believed), rule
 
 
+def test_alerts_have_the_address_of_their_page_where_a_base_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for base in ([], ["--runbook-base", ""], ["--runbook-base", "https://docs.example.com/h/"]):
+        assert main(["rules", "--json", *base]) == 0
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        fired = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+        found.append({alert["annotations"].get("runbook_url") for alert in fired})
+    assert found == [{None}, {None}, {"https://docs.example.com/h/docs/monitoring.md#alerts"}]
+
+
 def test_no_scraped_series_is_taken_for_a_recorded_one() -> None:
     recorded = {recording.record for recording in recordings()}
     for name, expr in EXPRESSIONS.items():
@@ -181,6 +191,7 @@ def test_an_object_of_the_prometheus_operator_holds_the_same_rules(capsys: pytes
         ["--scrape-interval", "0s"],
         ["--prometheus-matcher", "a-b=c"],
         ["--label", "x"],
+        ["--runbook-base", "docs.example.com"],
         ["--operator-namespace", "("],
         ["--operator-namespace", ""],
     ],

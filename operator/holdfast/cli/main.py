@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _version() -> str:
     try:
-        return version("holdfast")
+        return version("holdfast-operator")
     except PackageNotFoundError:
         return "of a checkout that is not installed"
 

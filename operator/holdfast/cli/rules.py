@@ -49,6 +49,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="namespace of the operator, a regular expression if several run; no other target is believed (default: "
         "any, which is unsafe where tenants' pods are scraped)",
     )
+    parser.add_argument(
+        "--runbook-base",
+        default="",
+        type=_address,
+        metavar="URL",
+        help="address that this project's files are below: alerts get a runbook_url (default: none)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of YAML")
     parser.set_defaults(run=run)
 
@@ -58,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     from holdfast.monitoring import files
 
     document = files.rule_groups(
-        arguments.scrape_interval, arguments.prometheus_matcher, arguments.operator_namespace or ""
+        arguments.scrape_interval,
+        arguments.prometheus_matcher,
+        arguments.operator_namespace or "",
+        arguments.runbook_base,
     )
     if arguments.prometheus_rule:
         document = files.prometheus_rule(document, arguments.prometheus_rule, dict(arguments.label))
@@ -83,6 +93,12 @@ def _expression(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
     if not text or not text.isprintable():
         raise argparse.ArgumentTypeError("name the namespace of the operator, such as holdfast-system")
+    return text
+
+
+def _address(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[^\s\"'`<>{}]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: give one such as https://docs.example.com")
     return text
 
 

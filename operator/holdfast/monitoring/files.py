@@ -27,14 +27,20 @@ PAGE = "docs/monitoring.md#alerts"
 _OF_OPERATOR = re.compile(r"\b(holdfast_(?!activator_)\w+)\{")
 
 
-def rule_groups(scrape_seconds: float = 15.0, matchers: Matchers = (), operator_namespace: str | None = None) -> Json:
+def rule_groups(
+    scrape_seconds: float = 15.0,
+    matchers: Matchers = (),
+    operator_namespace: str | None = None,
+    runbook_base: str = "",
+) -> Json:
     """Return a rule file of Prometheus'; `matchers` are labels that only the series of one cluster have.
 
     `operator_namespace` is a regular expression: only targets in such a namespace are believed to be the operator.
+    `runbook_base` is the address that the project's files are below; alerts get a `runbook_url` where it is not empty.
     """
     interval = series.duration(INTERVAL_SECONDS)
     records = [_recording(recording, matchers) for recording in recordings(scrape_seconds)]
-    fired = [_alert(alert, matchers) for alert in alerts()]
+    fired = [_alert(alert, matchers, runbook_base) for alert in alerts()]
     groups = (("holdfast-service", records), ("holdfast-alerts", fired))
     for rule in (*records, *fired):
         rule["expr"] = matching(_believed(rule["expr"], operator_namespace), matchers)
@@ -63,13 +69,14 @@ def _recording(recording: Recording, matchers: Matchers) -> Json:
     return told | _labels((*matchers, *recording.labels))
 
 
-def _alert(alert: Alert, matchers: Matchers) -> Json:
+def _alert(alert: Alert, matchers: Matchers, runbook_base: str) -> Json:
+    address = {"runbook_url": f"{runbook_base.rstrip('/')}/{PAGE}"} if runbook_base else {}
     return {
         "alert": alert.name,
         "expr": alert.expr,
         "for": alert.after,
         **_labels((*matchers, ("severity", alert.severity), *alert.labels)),
-        "annotations": {"summary": alert.summary, "description": alert.runbook, "runbook": PAGE},
+        "annotations": {"summary": alert.summary, "description": alert.runbook, "runbook": PAGE, **address},
     }
 
 
