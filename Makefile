@@ -25,7 +25,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign release publish clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign release publish registry clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,7 @@ test: own-cluster ## set up everything and run all tests, those on a real cluste
 	@$(MAKE) build
 	@$(MAKE) vllm-cpu
 	@$(MAKE) browser
+	@$(MAKE) registry
 	@$(MAKE) lint
 	$(UNIT)
 	$(BIN)/pytest benchmarks $(BROWSER)
@@ -103,6 +104,9 @@ status-page: install ## the status page of a played load, without a cluster
 
 browser: install ## install the Chromium that the status page is tested in, from the distribution
 	@$(BIN)/python -m e2e.statuspage install
+
+registry: install ## fetch the registry that releases are tested with, from the distribution
+	@$(BIN)/python -m e2e.registry
 
 cluster-up: install ## start a private cluster and print the way in
 	$(BIN)/python -m e2e.cluster up

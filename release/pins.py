@@ -48,8 +48,8 @@ IMAGE_PACKAGES = (
 )
 # What the real vLLM of the tests needs beside it.
 ENGINE_PACKAGES = ("libnuma1", "libsmartcols1", "util-linux")
-# A registry for the test that publishes.
-REGISTRY_PACKAGES = ("docker-registry",)
+# A registry for the test that publishes, and the program that pushes images.
+REGISTRY_PACKAGES = ("docker-registry", "libassuan0", "libdevmapper1.02.1", "libgpg-error0", "libgpgme11", "skopeo")
 
 _PINS = Path(__file__).with_name("pins.json")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?(/|$)")
@@ -16,7 +17,7 @@ class PublishError(Exception):
     """A program is missing or failed; the message ends with its own words."""
 
 
-def publish(folder: Path, version: str, registry: str, helm: str = "helm") -> None:
+def publish(folder: Path, version: str, registry: str, skopeo: Sequence[str] = ("skopeo",)) -> None:
     """Push what `make release` wrote: REGISTRY/holdfast:VERSION and oci://REGISTRY/charts/holdfast."""
     image, chart = folder / f"holdfast-image-{version}.oci.tar", folder / f"holdfast-{version}.tgz"
     for file in (image, chart):
@@ -25,9 +26,9 @@ def publish(folder: Path, version: str, registry: str, helm: str = "helm") -> No
     # A registry on this machine speaks plain HTTP, as container runtimes expect it to.
     local = bool(_LOCAL.match(registry))
     insecure = ["--dest-tls-verify=false"] if local else []
-    command = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests", *insecure]
+    command = [*skopeo, "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests", *insecure]
     _run([*command, f"oci-archive:{image}", f"docker://{registry}/holdfast:{version}"])
-    _run([helm, "push", str(chart), f"oci://{registry}/charts", *(["--plain-http"] if local else [])])
+    _run(["helm", "push", str(chart), f"oci://{registry}/charts", *(["--plain-http"] if local else [])])
 
 
 def _run(command: list[str]) -> None:
