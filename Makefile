@@ -25,7 +25,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign release publish registry clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign release publish registry kind-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,13 @@ browser: install ## install the Chromium that the status page is tested in, from
 
 registry: install ## fetch the registry that releases are tested with, from the distribution
 	@$(BIN)/python -m e2e.registry
+
+kind-trial: install ## examples/no-gpu in a cluster of kind, with the image of this checkout; needs Docker
+	$(BIN)/python -m e2e.cluster run --provider kind -- bash -euc '\
+	  helm install holdfast charts/holdfast --namespace holdfast-system --create-namespace --wait \
+	    --values examples/no-gpu/values.yaml --set image.repository=holdfast.local/holdfast,image.tag=dev; \
+	  sed "s|REGISTRY/holdfast:[^ ]*|holdfast.local/holdfast:dev|" examples/no-gpu/trial.yaml | kubectl apply --filename -; \
+	  kubectl wait llms/trial --for=condition=SLOMet --timeout=10m'
 
 cluster-up: install ## start a private cluster and print the way in
 	$(BIN)/python -m e2e.cluster up

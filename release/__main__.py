@@ -19,10 +19,11 @@ from release.debian import ArchiveError
 from release.image import Builder, layer_folder
 from release.oci import Image, write_index_archive
 from release.pins import ARCHITECTURES, pinned
-from release.wheels import WheelError
+from release.wheels import REPOSITORY, WheelError
 
 KEY_VARIABLE = "HOLDFAST_SIGNING_KEY"
 SUMS = "SHA256SUMS"
+TRIAL = REPOSITORY / "examples" / "no-gpu"
 _SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(alpha|beta|rc)\.(0|[1-9]\d*))?")
 
 
@@ -64,6 +65,9 @@ def make(inputs: Inputs, target: Path) -> None:
     about |= {"org.opencontainers.image.source": inputs.repository} if inputs.repository else {}
     write_index_archive(target / f"holdfast-image-{inputs.version}.oci.tar", inputs.version, images, about)
     chart.package(target, inputs.version, inputs.registry, inputs.site, inputs.repository)
+    for file in sorted(TRIAL.glob("*.yaml")):
+        text = notes.with_image(file.read_text(), inputs.version, inputs.registry)
+        (target / f"no-gpu-{file.name}").write_text(text)
     (target / "README.md").write_text(notes.readme(inputs.version, inputs.registry, inputs.site, inputs.repository))
     _sums(target)
     sign(target)

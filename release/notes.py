@@ -23,6 +23,12 @@ def of_version(version: str, changelog: str | None = None) -> str:
     return f"# Holdfast {version}\n\n{found}\n"
 
 
+def with_image(text: str, version: str, registry: str) -> str:
+    """A manifest or values file of the checkout with the release's image where REGISTRY/holdfast stands."""
+    text = re.sub(r"\bREGISTRY/holdfast:\S+", f"REGISTRY/holdfast:{version}", text)
+    return text.replace("REGISTRY/holdfast", f"{registry}/holdfast") if registry else text
+
+
 def readme(version: str, registry: str, site: str, repository: str) -> str:
     """What is in the folder, how to publish it, install it and check it."""
     home = registry or "REGISTRY"
@@ -35,6 +41,7 @@ def readme(version: str, registry: str, site: str, repository: str) -> str:
 | `holdfast-image-{version}.oci.tar` | image for amd64 and arm64 as an OCI archive (no test runs arm64) |
 | `holdfast-{version}.tgz` | the Helm chart |
 | `holdfast_operator-*.whl`, `holdfast_operator-*.tar.gz` | the package `holdfast-operator`: command line and operator |
+| `no-gpu-values.yaml`, `no-gpu-trial.yaml` | a trial without a GPU: values of the chart, then a service and its load |
 | `*.cdx.json`, `*.spdx.json` | what each image consists of, in the forms of CycloneDX and SPDX |
 | `SHA256SUMS`, `SHA256SUMS.sig` | checksums, and their signature where the release was signed |
 

@@ -17,9 +17,9 @@ import yaml
 
 from e2e.cluster.toolset import HELM
 from release import chart
-from release.__main__ import KEY_VARIABLE, Inputs, ReleaseError, make, sign
+from release.__main__ import KEY_VARIABLE, TRIAL, Inputs, ReleaseError, make, sign
 from release.interpreter import PACKAGES_FOLDER
-from release.notes import NotesError, of_version
+from release.notes import NotesError, of_version, with_image
 from release.pins import ARCHITECTURES, IMAGE_PACKAGES
 
 INPUTS = Inputs("0.1.0", "registry.example.com/team", "https://docs.example.com/h", "https://git.example.com/h")
@@ -79,6 +79,7 @@ class TestWhatIsInTheFolder:
             "holdfast-image-0.1.0.oci.tar",
             "holdfast_operator-0.1.0-py3-none-any.whl",
             "holdfast_operator-0.1.0.tar.gz",
+            *(f"no-gpu-{file.name}" for file in TRIAL.glob("*.yaml")),
             *(f"holdfast-image-0.1.0-{name}.{form}.json" for name in ARCHITECTURES for form in ("cdx", "spdx")),
         }
         for name, expected in sums.items():
@@ -227,6 +228,14 @@ def test_notes_are_the_versions_own_section_and_else_what_is_not_released_yet() 
     assert of_version("0.2.0", changelog) == "# Holdfast 0.2.0\n\n- new\n"
     with pytest.raises(NotesError, match=r"\[0\.3\.0\]"):
         of_version("0.3.0", "# Changelog\n\n## [Unreleased]\n\n## [0.1.0]\n\n- old\n")
+
+
+def test_the_files_of_the_trial_name_the_image_of_the_release() -> None:
+    text = "repository: REGISTRY/holdfast\nimage: REGISTRY/holdfast:0.1.0\n# REGISTRY is the registry\n"
+    assert with_image(text, "0.2.0", "r.example/t") == (
+        "repository: r.example/t/holdfast\nimage: r.example/t/holdfast:0.2.0\n# REGISTRY is the registry\n"
+    )
+    assert with_image(text, "0.2.0", "") == text.replace("0.1.0", "0.2.0")
 
 
 def test_a_release_without_a_key_says_that_it_is_not_signed(
