@@ -21,7 +21,8 @@ ENGINE_IMAGE = "holdfast.local/vllm-cpu:dev"
 
 
 def install_prerequisites() -> None:
-    """Install libnuma, which vLLM's kernels load, where the machine has none."""
+    """Install libnuma, which vLLM's kernels load, where the machine has none, and fetch what the image needs."""
+    _distribution()
     if ctypes.util.find_library("numa") is None:
         packages.install(["libnuma1"])
 
@@ -38,11 +39,16 @@ def engine_image(environment: Environment) -> images.Image:
     return images.Image(ENGINE_IMAGE, archive)
 
 
+def _distribution() -> Path:
+    """Debian's packages for the image, unpacked in the cache: a cluster has no way out to fetch them."""
+    return unpacked(available(own_architecture(), ENGINE_PACKAGES))
+
+
 def _extras() -> list[Entry]:
     """What vLLM asks of a distribution: libnuma, which its kernels load, lscpu, and the module of SITE."""
     site = (SITE / "sitecustomize.py").read_text()
     return [
-        *tree(unpacked(available(own_architecture(), ENGINE_PACKAGES))),
+        *tree(_distribution()),
         Entry(f"{PACKAGES_FOLDER}/engine_site.py", text=site, mode=0o644),
         Entry(f"{PACKAGES_FOLDER}/engine_site.pth", text="import engine_site\n", mode=0o644),
     ]

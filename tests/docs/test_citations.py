@@ -250,7 +250,7 @@ def _of_comments(file: Path) -> Iterator[Text]:
 def texts() -> tuple[Text, ...]:
     """All prose, without the addresses in it."""
     known = {".md", ".py", ".yaml", ".toml", ".sh"}
-    chosen = [file for file in files() if file.suffix in known or file.name in {"Makefile", "Dockerfile"}]
+    chosen = [file for file in files() if file.suffix in known or file.name == "Makefile"]
     return tuple(
         text._replace(words=URL.sub(lambda url: " " * len(url[0]), text.words))
         for file in chosen
