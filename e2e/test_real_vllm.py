@@ -130,7 +130,7 @@ def test_a_real_engine_runs_without_privileges(tiny: Json, place: Kubectl) -> No
     pod = place.get_json("pod", _pods(place)[0])
     assert pod["spec"]["securityContext"]["runAsNonRoot"]
     assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
-    assert place.execute(pod["metadata"]["name"], "id", "--user").strip() == "2000"
+    assert place.execute(pod["metadata"]["name"], "id", "-u").strip() == "2000"
 
 
 def test_prometheus_scrapes_the_metrics_of_vllm_with_our_labels(story: Story, place: Kubectl) -> None:
