@@ -123,7 +123,8 @@ STATUS: dict[str, Any] = {
         {"type": kind, "status": "True", "reason": "X", "message": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         for kind in ("Ready", "SLOMet")
     ],
-    "replicas": {"desired": 4, "ready": 3},
+    "reason": "BelowCapacity",
+    "replicas": {"desired": 4, "ready": 3, "summary": "3/4"},
     "slo": {"attainment": "99.2%", "budgetRemaining": "42%", "arrivalRps": 41, "ttftP95": "410ms", "tpotP95": "24ms"},
     "lastDecision": {"time": "2026-01-01T00:00:00Z", "action": "ScaleUp", "reason": "BacklogToDrain", "message": "x"},
     "cost": {"perHour": 11.8},
@@ -137,12 +138,11 @@ def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl)
     namespace.patch("llms", "chat", {"status": STATUS}, subresource="status")
     header, row = namespace.run("get", "llms", "-o", "wide").splitlines()
     assert " ".join(header.split()) == (
-        "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE COST/H ACCELERATORS BATCHING"
+        "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE COST/H ACCELERATORS SEQUENCES TOKENS"
     )
     columns = row.split()
-    assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3 41 410ms 24ms BacklogToDrain"
-    assert columns[11:13] == ["11.8", "h100"]
-    assert columns[13] == '{"maxNumBatchedTokens":4096,"maxNumSeqs":64}'
+    assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3/4 41 410ms 24ms BelowCapacity"
+    assert columns[11:] == ["11.8", "h100", "64", "4096"]
 
 
 @pytest.mark.parametrize("flag", ["--max-priority=nobody-is-here=1", "--namespace-share=nobody-is-here=50%"])

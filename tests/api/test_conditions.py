@@ -1,12 +1,16 @@
 """Conditions keep the time of their last change."""
 
+import pytest
+
 from holdfast.api.conditions import (
     MAX_MESSAGE_LENGTH,
+    TRANSIENT,
     Condition,
     ConditionType,
     Status,
     conditions_of,
     merge_conditions,
+    worst,
 )
 
 EARLIER, NOW = "2026-11-01T10:00:00Z", "2026-11-01T11:00:00Z"
@@ -66,3 +70,60 @@ def test_the_last_words_of_an_engine_are_cut_to_what_the_api_takes() -> None:
     message = Condition("Ready", "False", "EngineFailing", "x" * 5000).to_dict()["message"]
     assert len(message) == MAX_MESSAGE_LENGTH
     assert message.endswith("…")
+
+
+def shown(*kinds: tuple[str, str, str]) -> str:
+    found = worst(condition(*each) for each in kinds)
+    return "" if found is None else found.reason
+
+
+GOOD = (
+    ("Ready", "True", "Serving"),
+    ("SLOMet", "True", "ObjectiveMet"),
+    ("ScalingActive", "True", "FollowingSLO"),
+    ("MetricsAvailable", "True", "MetricsFresh"),
+    ("CapacityAvailable", "True", "AllPlaced"),
+    ("FastLoopActive", "True", "LimitsApplied"),
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ([], "Serving"),
+        ([("Ready", "True", "Idle")], "Idle"),
+        ([("Reconciling", "True", "RolloutUnderWay")], "RolloutUnderWay"),
+        ([("SLOMet", "Unknown", "WarmingUp"), ("Reconciling", "True", "RolloutUnderWay")], "WarmingUp"),
+        ([("SLOMet", "Unknown", "WarmingUp"), ("Ready", "Unknown", "EngineHung")], "EngineHung"),
+        ([("ScalingActive", "False", "Pinned"), ("SLOMet", "Unknown", "WarmingUp")], "Pinned"),
+        ([("ScalingActive", "False", "MetricsHold"), ("MetricsAvailable", "False", "MetricsStale")], "MetricsStale"),
+        ([("FastLoopActive", "False", "PluginOff"), ("ScalingActive", "False", "Recommend")], "PluginOff"),
+        ([("CapacityAvailable", "False", "InsufficientGPUs"), ("MetricsAvailable", "False", "X")], "InsufficientGPUs"),
+        ([("SLOMet", "False", "BelowCapacity"), ("CapacityAvailable", "False", "InsufficientGPUs")], "BelowCapacity"),
+        ([("Stalled", "True", "TimezoneUnknown"), ("SLOMet", "False", "BelowCapacity")], "TimezoneUnknown"),
+        ([("Ready", "False", "EngineFailing"), ("Stalled", "True", "TimezoneUnknown")], "EngineFailing"),
+        ([("Ready", "False", "NoReplicas"), ("MetricsAvailable", "False", "MetricsMissing")], "NoReplicas"),
+        ([("Ready", "False", "NoReplicas"), ("SLOMet", "False", "ColdStart")], "NoReplicas"),
+        ([("Ready", "False", "NoReplicas"), ("CapacityAvailable", "False", "NoMatchingNodes")], "NoMatchingNodes"),
+        ([("Ready", "False", "NoReplicas"), ("Stalled", "True", "PodsForbidden"),
+          ("CapacityAvailable", "False", "NoMatchingNodes")], "PodsForbidden"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_worst_condition_comes_first(changed: list[tuple[str, str, str]], reason: str) -> None:
+    kinds = {kind: (kind, status, why) for kind, status, why in (*GOOD, *changed)}
+    assert shown(*kinds.values()) == shown(*reversed(kinds.values())) == reason
+
+
+def test_conditions_of_others_and_none_at_all_are_never_the_worst() -> None:
+    assert shown() == ""
+    assert shown(("Approved", "False", "Denied")) == ""
+    assert shown(("Approved", "False", "Denied"), *GOOD) == "Serving"
+
+
+@pytest.mark.parametrize("kind", ConditionType)
+@pytest.mark.parametrize("status", [Status.FALSE, Status.UNKNOWN])
+def test_every_condition_that_is_not_true_is_worse_than_serving(kind: ConditionType, status: Status) -> None:
+    if status is Status.FALSE and kind in TRANSIENT:
+        return
+    assert shown(*(each for each in GOOD if each[0] != kind), (kind, status, "Bad")) == "Bad"

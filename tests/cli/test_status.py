@@ -16,7 +16,7 @@ CHAT = {
     "conditions": [{"type": "Ready", "status": "True"}, {"type": "SLOMet", "status": "False"}],
     "slo": {"attainment": 0.97, "budgetRemaining": -2.0, "arrivalRps": 26.1, "ttftP95": "420ms", "tpotP95": "31ms"},
     "replicas": {"ready": 2, "desired": 4},
-    "lastDecision": {"reason": "ForecastAboveCapacity"},
+    "reason": "BelowCapacity",
 }
 MET = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "SLOMet", "status": "True"}]}
 
@@ -38,7 +38,7 @@ async def test_a_service_is_a_line_with_what_is_known_of_it(capsys: pytest.Captu
     heads, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert tuple(heads) == status.COLUMNS
     assert lines == [
-        ["prod", "chat", "True", "False", "0.97", "-2.0", "2/4", "26.1", "420ms", "31ms", "ForecastAboveCapacity"],
+        ["prod", "chat", "True", "False", "0.97", "-2.0", "2/4", "26.1", "420ms", "31ms", "BelowCapacity"],
         ["prod", "fresh", "-", "-", "-", "-", "0/0", "-", "-", "-", "-"],
     ]
 
@@ -67,7 +67,7 @@ async def test_machines_get_whole_statuses_of_all_namespaces(capsys: pytest.Capt
 
 
 async def test_what_others_write_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    odd = {"lastDecision": {"reason": "[/b]:boom:\x1b[2J"}}
+    odd = {"reason": "[/b]:boom:\x1b[2J"}
     await status.told(cluster(chat=odd), arguments("-n", "prod"))
     assert capsys.readouterr().out.splitlines()[1].endswith("[/b]:boom:\N{REPLACEMENT CHARACTER}[2J")
 

@@ -26,7 +26,8 @@ def test_status_says_what_runs_and_what_it_costs() -> None:
     part = parts(ready={"h100": 2}, sizes={"h100": 2})
     decided = replace(decision(part, Action.HOLD, h100=2), slo=SloView(attainment=0.995, good_rps=2.0, arrival_rps=2.1))
     status = status_of(part, decided, NONE, {}, now=0.0)
-    assert status["replicas"] == {"desired": 2, "ready": 2, "starting": 0, "draining": 0}
+    assert status["replicas"] == {"desired": 2, "ready": 2, "starting": 0, "draining": 0, "summary": "2/2"}
+    assert status["reason"] == "Serving"
     assert status["cost"]["perHour"] == 6.0
     assert status["cost"]["perThousandGoodRequests"] == 0.83
     assert status["url"] == "http://chat.prod.svc:8000"
@@ -204,6 +205,7 @@ def test_an_object_that_is_not_understood_keeps_what_was_known_and_says_so() -> 
     status = invalid_status(entry, {"url": "http://x", "observedGeneration": 1}, now=0.0)
     assert status["url"] == "http://x"
     assert status["observedGeneration"] == 2
+    assert status["reason"] == "Invalid"
     assert {(item["type"], item["reason"]) for item in status["conditions"]} == {
         ("Ready", "Invalid"),
         ("Stalled", "Invalid"),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from holdfast.api.reasons import Reason
+
 # The engine's last words may be long; a condition is read in a terminal.
 MAX_MESSAGE_LENGTH = 1024
 
@@ -86,6 +88,32 @@ def merge_conditions(old: Iterable[Condition], new: Iterable[Condition], now_iso
     before = {condition.type: condition for condition in old}
     shown = (item for item in new if item.type not in TRANSIENT or item.status == Status.TRUE)
     return tuple(_with_time(item, before.get(item.type), now_iso) for item in shown)
+
+
+_WORST_FIRST = (
+    (ConditionType.READY, Status.FALSE),
+    (ConditionType.STALLED, Status.TRUE),
+    (ConditionType.SLO_MET, Status.FALSE),
+    (ConditionType.CAPACITY_AVAILABLE, Status.FALSE),
+    (ConditionType.METRICS_AVAILABLE, Status.FALSE),
+    (ConditionType.FAST_LOOP_ACTIVE, Status.FALSE),
+    (ConditionType.SCALING_ACTIVE, Status.FALSE),
+    *((kind, Status.UNKNOWN) for kind in ConditionType),
+    (ConditionType.RECONCILING, Status.TRUE),
+    (ConditionType.READY, Status.TRUE),
+)
+# That no replica serves yet is worth less than why: these come first then.
+_WHY_NONE_SERVES = ((ConditionType.STALLED, Status.TRUE), (ConditionType.CAPACITY_AVAILABLE, Status.FALSE))
+
+
+def worst(conditions: Iterable[Condition]) -> Condition | None:
+    """The condition that a person should read first; None without any."""
+    found = {(condition.type, condition.status): condition for condition in conditions}
+    ready = found.get((ConditionType.READY, Status.FALSE))
+    order = _WORST_FIRST
+    if ready is not None and ready.reason == Reason.NO_REPLICAS:
+        order = _WHY_NONE_SERVES + order
+    return next((found[each] for each in order if each in found), None)
 
 
 def _with_time(condition: Condition, before: Condition | None, now_iso: str) -> Condition:

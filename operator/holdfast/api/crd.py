@@ -21,15 +21,16 @@ _SERVICE_COLUMNS = (
     ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Whether the objective is met", 0),
     ("Attainment", "string", ".status.slo.attainment", "Share of good requests in the window", 0),
     ("Budget", "string", ".status.slo.budgetRemaining", "Remaining share of the error budget", 0),
-    ("Replicas", "integer", ".status.replicas.ready", "Replicas that accept requests", 0),
+    ("Replicas", "string", ".status.replicas.summary", "Replicas that accept requests, of those desired", 0),
     ("RPS", "number", ".status.slo.arrivalRps", "Requests that arrive per second", 0),
     ("TTFT-P95", "string", ".status.slo.ttftP95", "95th percentile of the time to first token", 0),
     ("TPOT-P95", "string", ".status.slo.tpotP95", "95th percentile of the time per output token", 0),
-    ("Reason", "string", ".status.lastDecision.reason", "Reason of the last decision", 0),
+    ("Reason", "string", ".status.reason", "Reason of the worst condition", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Time since creation", 0),
     ("Cost/h", "number", ".status.cost.perHour", "Dollars per hour", 1),
     ("Accelerators", "string", ".status.placements[*].accelerator", "Accelerator with most replicas", 1),
-    ("Batching", "string", ".status.batching", "Limits of the engines", 1),
+    ("Sequences", "integer", ".status.batching.maxNumSeqs", "Most sequences in one engine step", 1),
+    ("Tokens", "integer", ".status.batching.maxNumBatchedTokens", "Most tokens in one engine step", 1),
 )
 
 

@@ -119,6 +119,8 @@ class ReplicaCounts(StatusPart):
     """Number of replicas that are scheduled or start and do not accept requests yet."""
     draining: Count = 0
     """Number of replicas that are being removed and finish their running requests."""
+    summary: Word | None = None
+    """Ready and desired replicas in one text, such as 3/5."""
 
 
 class SLOStatus(StatusPart):
@@ -343,6 +345,8 @@ class LLMServiceStatus(StatusPart):
     ] = ()
     """Conditions: Ready, SLOMet, ScalingActive, MetricsAvailable, CapacityAvailable. Engines with the plugin add
     FastLoopActive. Reconciling and Stalled are present only while True."""
+    reason: Word | None = None
+    """Reason of the worst of these conditions; Serving or Idle while nothing is wrong."""
     url: Annotated[str, StringConstraints(max_length=512)] | None = None
     """URL in the cluster where clients send requests."""
     replicas: ReplicaCounts = ReplicaCounts()

@@ -1,4 +1,4 @@
-"""`holdfast status`: services, attainment, budget, replicas and the last decision."""
+"""`holdfast status`: services, attainment, budget, replicas and the reason of the worst condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
     "RPS",
     "TTFT-P95",
     "TPOT-P95",
-    "WHY",
+    "REASON",
 )
 
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command."""
     parser = subparsers.add_parser(
         "status",
-        help="list services with attainment, budget, replicas and last decision",
+        help="list services with attainment, budget, replicas and the reason of the worst condition",
         epilog="example: holdfast status -A",
     )
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="list services of all namespaces")
@@ -82,7 +82,7 @@ def row(service: Body) -> list[str]:
         slo.get("arrivalRps"),
         slo.get("ttftP95"),
         slo.get("tpotP95"),
-        status.get("lastDecision", {}).get("reason"),
+        status.get("reason"),
     ]
     return ["-" if cell is None else printable(str(cell)) for cell in cells]
 

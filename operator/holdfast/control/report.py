@@ -48,9 +48,11 @@ def status_of(
     """
     stamp = iso(now)
     values = with_adoption((*with_remarks(decision.conditions, remarks), *found), part)
+    merged = _conditions(values, decision.generation, old, stamp, decision.slo.pending)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
-        conditions=_conditions(values, decision.generation, old, stamp, decision.slo.pending),
+        conditions=tuple(map(status.ConditionStatus.of, merged)),
+        reason=_reason(merged),
         url=None if part.adoption else service_url(part.service),
         replicas=_counts(part, decision),
         selector=part.adoption.selector if part.adoption else f"holdfast.dev/service={part.spec.key.name}",
@@ -108,10 +110,9 @@ def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[s
         ConditionValue(ConditionType.READY, ready, entry.reason, entry.message),
         ConditionValue(ConditionType.STALLED, True, entry.reason, entry.message),
     )
-    conditions = _conditions(values, entry.generation, old, iso(now))
-    unchanged = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
-    changed = {"observedGeneration": entry.generation, "conditions": [condition.to_dict() for condition in conditions]}
-    return {**unchanged, **changed}
+    merged = _conditions(values, entry.generation, old, iso(now))
+    changed = {"observedGeneration": entry.generation, "conditions": [condition.to_dict() for condition in merged]}
+    return {**old, **changed, "reason": _reason(merged)}
 
 
 def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -137,13 +138,17 @@ def iso(now: float) -> str:
 
 def _conditions(
     values: Sequence[ConditionValue], generation: int, old: Mapping[str, Any], stamp: str, pending: bool = False
-) -> tuple[status.ConditionStatus, ...]:
+) -> tuple[Condition, ...]:
     before = conditions.conditions_of(old)
     # A restart of the operator would otherwise turn SLOMet of every service to Unknown and back.
     kept = {known.type: known for known in before if pending and known.type == ConditionType.SLO_MET}
     new = [kept.get(value.type) or condition_of(value, generation) for value in values]
-    merged = conditions.merge_conditions(before, new, stamp)
-    return tuple(status.ConditionStatus.of(condition) for condition in merged)
+    return conditions.merge_conditions(before, new, stamp)
+
+
+def _reason(merged: Sequence[Condition]) -> str | None:
+    found = conditions.worst(merged)
+    return None if found is None else found.reason
 
 
 def condition_of(value: ConditionValue, generation: int) -> Condition:
@@ -153,10 +158,12 @@ def condition_of(value: ConditionValue, generation: int) -> Condition:
 
 
 def _counts(part: ServiceParts, decision: Decision) -> status.ReplicaCounts:
-    phases = [replica.phase for replica in part.replicas]
+    phases, desired = [replica.phase for replica in part.replicas], decision.verdict.replicas
+    ready = phases.count(ReplicaPhase.READY)
     return status.ReplicaCounts(
-        desired=decision.verdict.replicas,
-        ready=phases.count(ReplicaPhase.READY),
+        desired=desired,
+        ready=ready,
+        summary=f"{ready}/{desired}",
         starting=sum(phase in _STARTING for phase in phases),
         draining=phases.count(ReplicaPhase.DRAINING),
     )
