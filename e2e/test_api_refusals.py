@@ -138,7 +138,8 @@ def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl)
     namespace.patch("llms", "chat", {"status": STATUS}, subresource="status")
     header, row = namespace.run("get", "llms", "-o", "wide").splitlines()
     assert " ".join(header.split()) == (
-        "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE COST/H ACCELERATORS SEQUENCES TOKENS"
+        "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE"
+        " COST/H ACCELERATORS SEQUENCES TOKENS"
     )
     columns = row.split()
     assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3/4 41 410ms 24ms BelowCapacity"

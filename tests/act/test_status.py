@@ -38,6 +38,20 @@ def ready(value: str, reason: str = "Serving") -> dict[str, Any]:
             False,
             id="growing confidence is no reason",
         ),
+        pytest.param(
+            status(batching={"maxNumSeqs": 1000}),
+            status(batching={"maxNumSeqs": 1024}),
+            60,
+            False,
+            id="limits that engines move a little are no reason",
+        ),
+        pytest.param(
+            status(batching={"maxNumSeqs": 512}),
+            status(batching={"maxNumSeqs": 1024}),
+            60,
+            True,
+            id="other limits are figures",
+        ),
         pytest.param(status(), status(replicas={"ready": 2}), 0, True, id="replicas are news"),
         pytest.param(status(**ready("True")), status(**ready("False")), 0, True, id="a condition's status is news"),
         pytest.param(

@@ -654,7 +654,7 @@ async def test_engines_are_told_their_limits_and_status_shows_what_they_work_wit
     traffic = {part.spec.key: Traffic(SignalState.FRESH, plugins=(seen,))}
     await acting.act([part], [hold], [], [], 5.0, traffic)
     status = api.objects[f"{SERVICES}/chat"]["status"]
-    assert status["batching"] == {"maxNumSeqs": 91, "maxNumBatchedTokens": 2000, "appliedLive": True}
+    assert status["batching"] == {"maxNumSeqs": 91, "maxNumBatchedTokens": 2047, "appliedLive": True}
     assert [item["status"] for item in status["conditions"] if item["type"] == "FastLoopActive"] == ["True"]
     api.requests.clear()
     await acting.act([part], [hold], [], [], 10.0, traffic)

@@ -173,8 +173,11 @@ def has_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _without_creeping(status: Mapping[str, Any]) -> dict[str, Any]:
-    capacity, slo = status.get("capacity", {}), status.get("slo", {})
-    return {**status, "capacity": {**capacity, "confidence": None}, "slo": {**slo, "quantile": None}}
+    capacity, slo, batching = (status.get(part, {}) for part in ("capacity", "slo", "batching"))
+    creeping = {"capacity": {**capacity, "confidence": None}, "slo": {**slo, "quantile": None}}
+    # Engines move their limits at every step: figures, unlike other counts, with a deadband.
+    limits = {name: float(value) if type(value) is int else value for name, value in batching.items()}
+    return {**status, **creeping, "batching": limits}
 
 
 def _headroom_moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from holdfast.act import events
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.status import StatusWriter
 from holdfast.api.reasons import Reason
-from holdfast.api.status import BatchingStatus, two_digits
+from holdfast.api.status import BatchingStatus
 from holdfast.control import decision_record
 from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
@@ -207,14 +207,13 @@ def _batching(part: ServiceParts, changes: Plan, applied: Applied) -> BatchingSt
     deployed = (known.deployed for known in facts if known.deployed)
     admission = next((memory.admission_tokens for memory in deployed if not has_plugin(memory)), None)
     return BatchingStatus(
-        max_num_seqs=_rounded(applied.active_sequences) or limits.max_num_seqs,
-        max_num_batched_tokens=_rounded(applied.tokens_per_step) or limits.max_num_batched_tokens,
+        max_num_seqs=_whole(applied.active_sequences) or limits.max_num_seqs,
+        max_num_batched_tokens=_whole(applied.tokens_per_step) or limits.max_num_batched_tokens,
         admission=admission,
         applied_live=applied.live,
     )
 
 
-def _rounded(bound: float | None) -> int | None:
-    """Round a bound to two digits, because the engine changes it at every step."""
-    rounded = None if bound is None else two_digits(bound)
-    return None if rounded is None else round(rounded)
+def _whole(bound: float | None) -> int | None:
+    """The limit that an engine reports; None where that is no positive number."""
+    return round(bound) if bound is not None and 0.0 < bound < math.inf else None
