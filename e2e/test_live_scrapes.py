@@ -74,7 +74,7 @@ async def test_live_scrapes_count_new_engines_whole_and_miss_a_dead_one_within_s
         # A scrape that comes late makes the picture stale for a moment.
         await until(source, lambda traffic: traffic.fresh and h100(traffic).finished > most, *pods)
         other.close()
-        missed = (SignalState.PARTIAL, "1 of 2 ready replicas report no metrics: chat-1")
+        missed = (SignalState.PARTIAL, "1 of 2 ready replicas reports no metrics: chat-1")
         left = await until(source, lambda traffic: (traffic.state, traffic.detail) == missed, *pods)
         assert h100(left).engines == 1
     one.close()

@@ -326,7 +326,7 @@ async def test_a_ready_replica_that_does_not_report_makes_the_picture_partial(re
     tsdb = Tsdb()
     Engine(tsdb).scraped(scrapes(NOW - 900, NOW), request_success_total=steady(2.0))
     traffic = await reader.observe(tsdb, ready("chat-0"), ready("chat-1"))
-    assert (traffic.state, traffic.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas report no metrics: chat-1")
+    assert (traffic.state, traffic.detail) == (SignalState.PARTIAL, "1 of 2 ready replicas reports no metrics: chat-1")
     assert on_h100(traffic).finished == 90.0
 
 

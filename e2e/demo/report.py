@@ -16,6 +16,7 @@ from e2e.demo.figure import percent
 from e2e.demo.run import Run
 from e2e.demo.watch import Decision
 from e2e.load import verdict
+from holdfast.api.quantities import counted
 
 _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1f2933; max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
@@ -59,7 +60,7 @@ def conclusion(finished: Run) -> str:
         starts = ", ".join(f"{w.span.start - finished.facts.start:.0f} s" for w in result.failing)
         problems.append(f"attainment was below {wanted} in the windows that begin at {starts}")
     if result.lost:
-        problems.append(f"{len(result.lost)} requests were lost")
+        problems.append(f"{counted(len(result.lost), 'request', 'was', 'were')} lost")
     if not problems:
         problems.append("no window had requests to judge")
     return f"The run failed: {' and '.join(problems)}."

@@ -127,3 +127,26 @@ def test_a_noun_follows_its_number(number: int, text: str) -> None:
 )
 def test_a_sentence_lists_three_names_and_counts_the_others(names: str, text: str) -> None:
     assert some_of(tuple(names)) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "of", "text"),
+    [
+        (0, None, "0 replicas wait"),
+        (1, None, "1 replica waits"),
+        (2, None, "2 replicas wait"),
+        (0, 1, "0 of 1 replica waits"),
+        (1, 1, "1 of 1 replica waits"),
+        (1, 3, "1 of 3 replicas waits"),
+        (0, 3, "0 of 3 replicas wait"),
+        (3, 3, "3 of 3 replicas wait"),
+    ],
+)
+def test_one_is_singular_in_noun_and_verb(number: int, of: int | None, text: str) -> None:
+    assert counted(number, "replica", "waits", "wait", of=of) == text
+
+
+def test_a_count_needs_no_verb() -> None:
+    assert (counted(1, "replica"), counted(2, "replica"), counted(1, "GPU", of=2)) == (
+        "1 replica", "2 replicas", "1 of 2 GPUs",
+    )  # fmt: skip

@@ -73,6 +73,6 @@ def decision(part: ServiceParts, action: Action, **sizes: int) -> Decision:
         key=part.spec.key,
         generation=part.spec.generation,
         verdict=Verdict(action, Reason.FORECAST_ABOVE_CAPACITY, "because", targets),
-        conditions=(ConditionValue(ConditionType.READY, True, Reason.SERVING, "1 of 1 replicas are ready"),),
+        conditions=(ConditionValue(ConditionType.READY, True, Reason.SERVING, "1 of 1 replica is ready"),),
         slo=SloView(),
     )

@@ -91,7 +91,7 @@ async def test_a_pod_that_has_begun_is_no_longer_said_to_wait(play: Play) -> Non
     job = play.api.objects[play.jobs()[0]]
     job["status"] = {"active": 1, "ready": 1}
     await play.tick()
-    assert play.message() == "the benchmark sends load to chat (1 replicas)"
+    assert play.message() == "the benchmark sends load to chat (1 replica)"
     job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
     play.api.put_object(PODS, {"items": []})
     await play.tick()

@@ -20,7 +20,7 @@ from tests.control.parts import decision, llmservice, parts
 from tests.control.test_actuator import SERVICES, Metrics, Told, cluster
 
 PRODUCT = "nvidia.com/gpu.product"
-WORDS = "1 of 1 h100 replicas wait for a node: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
+WORDS = "1 of 1 h100 replica waits for a node: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
 
 
 def node(name: str, **labels: str) -> NodeOffer:

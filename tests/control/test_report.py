@@ -156,7 +156,7 @@ def test_what_is_recommended_keeps_the_time_since_when_it_has_been_so() -> None:
 def test_remarks_about_the_pods_stand_in_ready() -> None:
     part = parts(ready={"h100": 1}, sizes={"h100": 1})
     status = status_of(part, decision(part, Action.HOLD, h100=1), NONE, {}, 0.0, ("h100: no admission limit",))
-    assert status["conditions"][0]["message"] == "1 of 1 replicas are ready; h100: no admission limit"
+    assert status["conditions"][0]["message"] == "1 of 1 replica is ready; h100: no admission limit"
 
 
 def test_a_second_change_of_the_same_kind_is_a_new_decision() -> None:

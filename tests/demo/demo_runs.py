@@ -18,10 +18,10 @@ FACTS = Facts(
     "prod/chat", "Qwen/Qwen3-8B", ("l40s",), OBJECTIVES, SCENARIO, START, 36.0, "azure-conv-excerpt.csv"
 )  # fmt: skip
 DECISIONS = (
-    Decision(START - 40, "FirstSize", "no load seen yet; 0 -> 1 replicas, $1.95/h more", "Create"),
+    Decision(START - 40, "FirstSize", "no load seen yet; 0 -> 1 replica, $1.95/h more", "Create"),
     Decision(START + 96, "ForecastAboveCapacity", "6.1 req/s expected (q=0.95); 1 -> 3 replicas", "ScaleUp"),
     Decision(START + 101, "ColdStart", "91.2% of 180 requests good, <objective> 95%", warning=True),
-    Decision(START + 290, "DemandBelowCapacity", "2.3 req/s expected & held; 3 -> 1 replicas", "ScaleDown"),
+    Decision(START + 290, "DemandBelowCapacity", "2.3 req/s expected & held; 3 -> 1 replica", "ScaleDown"),
 )
 
 

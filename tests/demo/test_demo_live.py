@@ -24,7 +24,7 @@ GOLDEN = """
 │ replicas  ███ 1 ready  ▒▒▒ ▒▒▒ 2 starting                                                        │
 │ operator  SLOMet True, ObjectiveMet: 99.1% of 900 requests good                                  │
 │                                                                                                  │
-│    -40 s Create/FirstSize: no load seen yet; 0 -> 1 replicas, $1.95/h more                       │
+│    -40 s Create/FirstSize: no load seen yet; 0 -> 1 replica, $1.95/h more                        │
 │     96 s ScaleUp/ForecastAboveCapacity: 6.1 req/s expected (q=0.95); 1 -> 3 replicas             │
 │    101 s ColdStart: 91.2% of 180 requests good, <objective> 95%                                  │
 ╰──────────────────────────────────────────────────────────────────────────────────────────────────╯

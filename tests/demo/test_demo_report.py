@@ -57,7 +57,7 @@ def test_a_lost_request_fails_the_run_and_is_listed(tmp_path: pathlib.Path) -> N
     finished = made_up_run(lost=1)
     _, page = report.write(finished, tmp_path)
     assert not finished.passed
-    assert "1 requests were lost" in report.conclusion(finished)
+    assert "1 request was lost" in report.conclusion(finished)
     assert "ClientPayloadError &lt;gone&gt;" in page.read_text()
 
 

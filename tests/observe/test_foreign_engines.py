@@ -121,7 +121,7 @@ def test_replicas_that_do_not_report_are_told_first() -> None:
     for look in range(30):
         now = NOW + 5.0 * look
         seen = judged(strangers, now, [sample(now - 3, pod="twin-0")], ready("chat-0"))
-    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replicas report no metrics: chat-0")
+    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replica reports no metrics: chat-0")
 
 
 def test_many_names_are_cut_and_one_is_spoken_of_as_one() -> None:

@@ -87,7 +87,7 @@ def test_a_replica_that_became_ready_just_now_is_not_missed_yet() -> None:
 def test_a_draining_engine_that_reports_does_not_stand_in_for_a_ready_one_that_does_not() -> None:
     draining = Replica("old", "h100", ReplicaPhase.DRAINING, created_at=0.0)
     seen = judged(ready("chat-0"), draining, engines=[sample(NOW - 3, pod="old")])
-    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replicas report no metrics: chat-0")
+    assert (seen.state, seen.detail) == (SignalState.PARTIAL, "1 of 1 ready replica reports no metrics: chat-0")
 
 
 def test_one_stale_engine_among_fresh_ones_is_partial() -> None:

@@ -60,9 +60,12 @@ def format_rate(rps: float) -> str:
     return f"{rps:.1f}" if rps >= 0.95 else f"{rps:.2g}"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, such as `1 replica` or `2 replicas`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, one: str = "", several: str = "", *, of: int | None = None) -> str:
+    """A number with its noun and verb, such as `1 replica waits`, `2 replicas wait` or `1 of 3 replicas waits`."""
+    total = number if of is None else of
+    verb = one if number == 1 or total == 1 else several
+    share = f"{number}" if of is None else f"{number} of {of}"
+    return f"{share} {noun}{'' if total == 1 else 's'}{' ' if verb else ''}{verb}"
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from holdfast.api.quantities import counted
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.plan.plan import MOST_SPREAD_REPLICAS
@@ -42,12 +43,13 @@ def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
             continue
         least = min(sized, key=lambda offer: offer.replicas or 0)
         if (least.replicas or 0) > most:
-            yield f"{option.name}: {least.replicas} replicas are needed, but {field} allows {most}; raise it"
+            needed = counted(least.replicas or 0, "replica", "is needed", "are needed")
+            yield f"{option.name}: {needed}, but {field} allows {most}; raise it"
         if least.carriers < (least.replicas or 0) <= floor(spec, option):
             yield f"{option.name}: the load alone needs {least.carriers}, the spec requires {least.replicas}"
         pair = on_demand_beside(spec, option)
         if pair is not None:
-            told = f"{pair.most} replicas are on {pair.accelerator} (scaling.minOnDemand)"
+            told = f"{counted(pair.most, 'replica', 'is', 'are')} on {pair.accelerator} (scaling.minOnDemand)"
             yield f"{option.name}: {told}; the price includes both"
 
 

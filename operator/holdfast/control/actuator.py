@@ -16,6 +16,7 @@ from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
 from holdfast.act.resources import deployment_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.control import decision_record
 from holdfast.control.claims import Claims
@@ -322,7 +323,8 @@ class Actuator:
             )
         except ApiError as error:
             if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause
-                message = f"Deployment {deployment} was not set to {target.replicas} replicas: {error.message}"
+                size = counted(target.replicas, "replica")
+                message = f"Deployment {deployment} was not set to {size}: {error.message}"
                 self._objects.refused(part, message)
             raise
 

@@ -6,6 +6,7 @@ Pure functions; `control.benchmarks` carries them out.
 from __future__ import annotations
 
 from holdfast.api.benchmark_summary import Failed, Summary, TuneFigures
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
 from holdfast.domain.value import value
@@ -49,7 +50,7 @@ def begun(target: str, engines: Engines | None) -> Progress:
     if engines is not None and engines.own:
         text = f"limits are tested on a separate engine, configured like {target} on {engines.accelerator}"
         return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"{text}; serving replicas get no load from it")
-    what = f" ({engines.count} replicas)" if engines else ""
+    what = f" ({counted(engines.count, 'replica')})" if engines else ""
     return Progress(Phase.RUNNING, Reason.BENCHMARK_RUNNING, f"the benchmark sends load to {target}{what}")
 
 
@@ -91,7 +92,9 @@ def _ended(job: JobSeen) -> Progress:
     if not run.requests:
         return _failed(Reason.BENCHMARK_FAILED, "no request was counted; make the load longer")
     if run.bad.get("unreachable", 0) >= run.requests:
-        return _failed(Reason.TARGET_UNREACHABLE, f"none of {run.requests} requests was answered; check spec.target")
+        return _failed(
+            Reason.TARGET_UNREACHABLE, f"none of {counted(run.requests, 'request')} was answered; check spec.target"
+        )
     return Progress(Phase.SUCCEEDED, Reason.MEASURED, _measured(summary), summary)
 
 
@@ -101,7 +104,7 @@ def _measured(summary: Summary) -> str:
     assert run is not None
     good = "unknown" if run.attainment is None else f"{100 * run.attainment:.4g} %"
     if sweep is None:
-        return f"{good} of {run.requests} requests were good at {_rps(run.arrival_rps)}"
+        return f"{good} of {counted(run.requests, 'request', 'was', 'were')} good at {_rps(run.arrival_rps)}"
     if not sweep.carried_rps:
         return "saturated at every tested rate; lower sweep.startRps"
     if sweep.saturates_rps is None:
@@ -119,7 +122,7 @@ def _tuned(found: TuneFigures) -> str:
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
     if found.rate_rps is None:
         return f"{found.note or 'no limits were found'}{early}"
-    limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
+    limits = f"{counted(found.max_num_seqs, 'sequence')} and {counted(found.max_num_batched_tokens, 'token')} per step"
     carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
     if found.confirmed:
         text = f"{limits} carry {carried}, confirmed with new requests"

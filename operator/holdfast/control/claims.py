@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.resources import claim_path
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.control.bounded_work import do_each
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
@@ -83,7 +84,8 @@ class Claims:
             read = self._read.get((part.spec.key.namespace, claim), _UNREAD)
             mode = next((each for each in (_ONE_POD, _ONE_NODE) if read.modes == (each,)), "")
             if mode and (len(nodes) > 1 or mode == _ONE_POD):
-                where = f"{len(part.replicas)} replicas on {len(nodes)} nodes" if nodes else "several replicas"
+                spread = f"{counted(len(part.replicas), 'replica')} on {counted(len(nodes), 'node')}"
+                where = spread if nodes else "several replicas"
                 message = (
                     f"claim {claim} is {mode}, but {where} use it, so {waiting.name} cannot start; "
                     "use a ReadWriteMany claim, or emptyDir for model.cache"

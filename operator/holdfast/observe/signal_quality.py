@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.api.quantities import some_of
+from holdfast.api.quantities import counted, some_of
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import SignalState
 from holdfast.observe import foreign_engines, needed_series
@@ -116,7 +116,8 @@ def _every_engine(facts: SignalFacts) -> _Judgement:
     if not missing:
         return None
     expected = sum(map(len, facts.expected.values()))
-    return SignalState.PARTIAL, f"{len(missing)} of {expected} ready replicas report no metrics: {some_of(missing)}"
+    silent = counted(len(missing), "ready replica", "reports", "report", of=expected)
+    return SignalState.PARTIAL, f"{silent} no metrics: {some_of(missing)}"
 
 
 def _once_each(facts: SignalFacts) -> _Judgement:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from holdfast.api.quantities import counted
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
@@ -160,7 +161,8 @@ class SimulatedObserver:
         settled = [pod for pod in ready if (pod.ready_at or 0.0) <= now - 2 * timing.scrape_seconds - 5.0]
         silent = [pod for pod in settled if pod not in self._series or self._series[pod].times[-1] < fresh_since]
         if silent:
-            return SignalState.PARTIAL, f"{len(silent)} of {len(settled)} ready replicas do not report"
+            told = counted(len(silent), "ready replica", "does not report", "do not report", of=len(settled))
+            return SignalState.PARTIAL, told
         return SignalState.FRESH, ""
 
     def _by_accelerator(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -531,7 +532,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
     "MetricsAvailable, partial": (
         METRICS,
-        unseen(SignalState.PARTIAL, ("1 of 2 ready replicas report no metrics: chat-a")),
+        unseen(SignalState.PARTIAL, ("1 of 2 ready replicas reports no metrics: chat-a")),
     ),
     "MetricsAvailable, foreign": (
         METRICS,
@@ -741,6 +742,11 @@ def lines() -> list[str]:
 
 def test_what_a_person_reads_is_what_was_agreed() -> None:
     assert lines() == GOLDEN.read_text().splitlines()
+
+
+def test_one_of_anything_is_spoken_of_in_the_singular() -> None:
+    plural = re.compile(r"(?<![\w.-])1 ([a-z]\w* )?(replicas|requests|pods|nodes|engines|services|GPUs|tokens)\b")
+    assert [line for line in lines() if plural.search(line)] == []
 
 
 @pytest.mark.parametrize("reason", list(Reason))

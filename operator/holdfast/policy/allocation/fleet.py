@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 
-from holdfast.api.quantities import MOST_NAMED
+from holdfast.api.quantities import MOST_NAMED, counted
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.gpu_caps import without
 from holdfast.domain.node_inventory import Inventory
@@ -157,7 +157,7 @@ def _others(request: CapacityRequest, holders: Holders, allocated: Mapping[Servi
     near = list(islice(others, MOST_NAMED))
     more = sum(map(len, holders.values())) - len(near) - bool(allocated[request.key])
     if not near:
-        return f"{more} {'service' if more == 1 else 'services'} in other namespaces" if more else ""
+        return f"{counted(more, 'service')} in other namespaces" if more else ""
     least = {other.key for other in near if allocated[other.key] <= other.least}
     named = (f"{o.key} (priority {o.priority}{', at its minimum' if o.key in least else ''})" for o in near)
     return ", ".join(named) + (f" and {more} more" if more else "")
@@ -168,7 +168,8 @@ def _grant(request: CapacityRequest, replicas: int, others: str, cap: GpuCap | N
     went = f"; GPUs went to {others}" if others else ""
     gain = request.worth(replicas + 1) / request.option.gpus_per_replica
     share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""
-    left = f"the fleet allocation gives {replicas} of {request.want} wanted replicas at priority {request.priority}"
+    left = counted(replicas, "wanted replica", of=request.want)
+    left = f"the fleet allocation gives {left} at priority {request.priority}"
     remedy = "add nodes or raise spec.priority"
     if cap is not None:
         used = f", {cap.used} in use by other pods" if cap.used else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import NamedTuple
 
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
@@ -247,7 +248,7 @@ def _end(memory: Batching, trial: Trial, now: float, outcome: Outcome, why: str)
 def words(limits: BatchingLimits) -> str:
     """Return the limits as a readable text."""
     parts = (
-        f"{limits.max_num_batched_tokens} tokens per step" if limits.max_num_batched_tokens else "",
-        f"{limits.max_num_seqs} sequences" if limits.max_num_seqs else "",
+        f"{counted(limits.max_num_batched_tokens, 'token')} per step" if limits.max_num_batched_tokens else "",
+        counted(limits.max_num_seqs, "sequence") if limits.max_num_seqs else "",
     )
     return " and ".join(filter(None, parts)) or "vLLM's own limits"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.api.quantities import counted
 from holdfast.domain.schedules import Window, windows
 from holdfast.domain.service import Schedule
 
@@ -68,7 +69,7 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
         holding, key=lambda each: (each.schedule.min_replicas, each.opens_at <= now, each.closes_at, each.schedule.name)
     )
     when = f"until {_clock(schedule.end_minute)}" if opens_at <= now else f"from {_clock(schedule.start_minute)}"
-    least = f"{schedule.min_replicas} {'replica' if schedule.min_replicas == 1 else 'replicas'}"
+    least = counted(schedule.min_replicas, "replica")
     sentence = f"schedule {schedule.name} requires at least {least} {when} {schedule.timezone}"
     return ScheduledMinimum(schedule.min_replicas, sentence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.api.quantities import counted
 from holdfast.domain.decision import Candidate
 from holdfast.policy.placement.choice import is_cheaper
 from holdfast.policy.placement.options import Option
@@ -42,9 +43,9 @@ def _hindered(option: Option, objective: float) -> str:
         bound = option.belief.rate.bound_by
         return f"cannot meet the objectives for {objective:.2%} of requests even without load (bound by {bound})"
     if option.allowed < option.least:
-        least = f"{option.allowed} of the {option.least} replicas that must run"
+        least = f"{option.allowed} of the {counted(option.least, 'replica')} that must run"
         return f"its max or budget.maxCostPerHour allows only {least}; raise the limit"
-    return "" if option.fits else f"only {option.most} of {option.replicas} replicas can be placed"
+    return "" if option.fits else f"only {counted(option.most, 'replica', of=option.replicas)} can be placed"
 
 
 def _not_preferred(option: Option, taken: Option) -> str:

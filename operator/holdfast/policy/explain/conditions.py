@@ -6,7 +6,7 @@ import datetime
 
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
-from holdfast.api.quantities import format_duration, format_rate
+from holdfast.api.quantities import counted, format_duration, format_rate
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
@@ -65,13 +65,13 @@ def _ready(view: View, bad: str) -> Told:
         return False, problem.reason, problem.message
     if told := messages.ailing(view):
         doubted = view.learned.stalls.doubted
-        others = "" if doubted else f"{serving} of {view.size} replicas serve normally; "
+        others = "" if doubted else f"{counted(serving, 'replica', 'serves', 'serve', of=view.size)} normally; "
         return None if doubted else serving > 0, messages.ailing_reason(view), others + told
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     broken = _broken(view)
     if serving:
-        more = f"{serving} replicas are ready, {view.size} desired"
+        more = f"{counted(serving, 'replica', 'is', 'are')} ready, {view.size} desired"
         fails = broken[1] if broken else ""
         parts = (_shares(view) if serving <= view.size else more, messages.going(view), fails)
         return True, Reason.SERVING, "; ".join(filter(None, parts)) + _unknown(view)
@@ -86,7 +86,7 @@ def _ready(view: View, bad: str) -> Told:
 
 
 def _shares(view: View) -> str:
-    return f"{view.ready} of {view.size} replicas are ready"
+    return counted(view.ready, "replica", "is ready", "are ready", of=view.size)
 
 
 def _unknown(view: View) -> str:
@@ -138,13 +138,13 @@ def _awaited(view: View) -> str:
     usual = view.learned.cold_starts.p90_seconds
     late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
     parts = (
-        f"{len(starting)} of {view.size} replicas are starting" if starting else "",
+        counted(len(starting), "replica", "is starting", "are starting", of=view.size) if starting else "",
         f"a start takes about {usual:.0f} s" if starting and usual is not None else "",
-        f"{unplaced} of {view.size} replicas wait for a node" if unplaced else "",
+        counted(unplaced, "replica", "waits for a node", "wait for a node", of=view.size) if unplaced else "",
         f"{late.name} does not become ready: {late.detail or 'see its log'}" if late else "",
         "the activator holds requests until one is ready" if view.held else "",
     )
-    return "; ".join(filter(None, parts)) or f"none of {view.size} desired replicas has a pod yet"
+    return "; ".join(filter(None, parts)) or f"none of {counted(view.size, 'desired replica')} has a pod yet"
 
 
 def _left_at_zero(view: View) -> str:
@@ -203,15 +203,20 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return limited.reason, limited.sentence
     if view.own.short:
         more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
-        short = f"{len(view.own.short)} of {view.group.size} replicas wait for a free {view.chosen.name}"
-        return Reason.CAPACITY_LIMITED, f"{short}; {more}; add a node or list another accelerator"
+        short = counted(len(view.own.short), "replica", "waits", "wait", of=view.group.size)
+        text = f"{short} for a free {view.chosen.name}; {more}; add a node or list another accelerator"
+        return Reason.CAPACITY_LIMITED, text
     if told := messages.ailing(view):
         return messages.ailing_reason(view), told
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
-        return Reason.ENGINE_FAILING, f"{failing} of {view.size} replicas fail; see their logs"
+        return (
+            Reason.ENGINE_FAILING,
+            f"{counted(failing, 'replica', 'fails', 'fail', of=view.size)}; see the engine log",
+        )
     if view.starting:
-        return Reason.COLD_START, f"{max(0, view.size - view.ready)} of {view.size} replicas are still starting"
+        missing = max(0, view.size - view.ready)
+        return Reason.COLD_START, counted(missing, "replica", "is starting", "are starting", of=view.size)
     return _missed_at_rest(view)
 
 
@@ -225,12 +230,14 @@ def _missed_at_rest(view: View) -> tuple[Reason, str]:
     forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
     if forecast is not None and forecast.level_rps <= carried:
         return _missed_within_capacity(view, forecast.level_rps, carried)
-    return Reason.BELOW_CAPACITY, f"the load exceeds the {format_rate(carried)} req/s that {view.ready} replicas carry"
+    carry = counted(view.ready, "replica", "carries", "carry")
+    return Reason.BELOW_CAPACITY, f"the load exceeds the {format_rate(carried)} req/s that {carry}"
 
 
 def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
     """Why replicas miss that are believed to carry what arrives."""
-    load = f"{format_rate(arriving)} req/s arrive and {view.ready} replicas should carry {format_rate(carried)} req/s"
+    should = f"{counted(view.ready, 'replica')} should carry {format_rate(carried)} req/s"
+    load = f"{format_rate(arriving)} req/s arrive and {should}"
     busiest = view.seen.total.busiest
     if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
         return Reason.COLD_START, "the late requests arrived before replicas and load were stable"
@@ -304,8 +311,9 @@ def _capacity_available(view: View, sizes: Sizes) -> Told:
         waiting = (*group.short, *group.pending)
         if waiting and group.size:
             said = waiting[0].detail or waiting[0].reason or "the scheduler found no node"
-            text = f"{len(waiting)} of {group.size} {group.accelerator} replicas wait for a node: {said}"
-            return False, _shortage(view, group.accelerator), text
+            noun = f"{group.accelerator} replica"
+            text = counted(len(waiting), noun, "waits for a node", "wait for a node", of=group.size)
+            return False, _shortage(view, group.accelerator), f"{text}: {said}"
     if backoff := _backoff(view):
         text = f"{backoff.accelerator} is in backoff until {_clock(backoff.until, '%H:%M')}: {backoff.detail}"
         return False, Reason.ACCELERATOR_UNAVAILABLE, text

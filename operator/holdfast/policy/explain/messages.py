@@ -230,7 +230,7 @@ def _switch(view: View) -> tuple[Reason, str]:
         return Reason.ACCELERATOR_UNAVAILABLE, f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives even without load"
-    needed = f"the load needs {option.replicas} {option.name} replicas"
+    needed = f"the load needs {counted(option.replicas, f'{option.name} replica')}"
     if option.bounded:
         return Reason.SWITCHING_ACCELERATOR, f"{needed}, but the spec allows only {option.allowed}"
     if not option.fits:
@@ -276,8 +276,8 @@ def _caution(view: View, sizes: Sizes) -> str:
     kept = needed < sizes.wanted <= view.group.baseline and not view.leaving
     if view.forecast is None or not view.belief.feasible or not kept:
         return ""
-    carry = "replica carries" if needed == 1 else "replicas carry"
-    return f"{needed} {carry} the forecast, {sizes.wanted} also cover its error"
+    carry = counted(needed, "replica", "carries", "carry")
+    return f"{carry} the forecast, {sizes.wanted} also cover its error"
 
 
 def _doubt(view: View, sizes: Sizes) -> str:

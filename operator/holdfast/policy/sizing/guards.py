@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
@@ -140,7 +141,8 @@ def step_is_bounded(proposal: Proposal) -> Bound | None:
     most = max(2 * total, total + 4) - proposal.elsewhere
     if proposal.after <= most:
         return None
-    return Bound(most, Reason.STEP_LIMITED, f"{proposal.after} replicas wanted, one step allows at most {most}")
+    wanted = counted(proposal.after, "replica")
+    return Bound(most, Reason.STEP_LIMITED, f"{wanted} wanted, one step allows at most {most}")
 
 
 def a_guess_is_observed(proposal: Proposal) -> Bound | None:
@@ -160,7 +162,7 @@ def more_replicas_help(proposal: Proposal) -> Bound | None:
     view, growth = proposal.view, proposal.view.learned.growth
     if not growth.useless or growth.accelerator != view.chosen.name or proposal.after <= growth.size:
         return None
-    share = f"{growth.largest} replicas served no larger share of the requests well than {growth.size}"
+    share = f"{counted(growth.largest, 'replica')} served no larger share of the requests well than {growth.size}"
     remedy = "look at what the requests pass before the engines, and at the engines' logs"
     return Bound(growth.size, Reason.MORE_REPLICAS_DO_NOT_HELP, f"{share} ({100 * growth.share:.0f} %); {remedy}")
 
@@ -171,8 +173,8 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
     if not short or proposal.after <= proposal.before:
         return None
     gain = view.belief.rate_rps
-    waits = f"{short} {'replica waits' if short == 1 else 'replicas wait'} for a free {view.chosen.name}"
-    sentence = f"{waits}, so no more are added; one more would carry {gain:.1f} req/s"
+    waits = counted(short, "replica", "waits", "wait")
+    sentence = f"{waits} for a free {view.chosen.name}, so no more are added; one more would carry {gain:.1f} req/s"
     return Bound(proposal.before, Reason.CAPACITY_LIMITED, sentence)
 
 
@@ -199,9 +201,8 @@ def at_most_the_maximum(proposal: Proposal) -> Bound | None:
     most = proposal.view.spec.max_replicas
     if proposal.after <= most:
         return None
-    return Bound(
-        most, Reason.AT_MAXIMUM, f"{proposal.after} replicas wanted, scaling.max is {most}; raise it to scale further"
-    )
+    wanted = counted(proposal.after, "replica")
+    return Bound(most, Reason.AT_MAXIMUM, f"{wanted} wanted, scaling.max is {most}; raise it to scale further")
 
 
 def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
@@ -211,7 +212,7 @@ def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
         return None
     most = option.max_replicas if pair is None else pair.total(option.max_replicas)
     sentence = (
-        f"{own} replicas wanted, the max of accelerator {option.name} is {option.max_replicas}; "
+        f"{counted(own, 'replica')} wanted, the max of accelerator {option.name} is {option.max_replicas}; "
         "raise it to scale further"
     )
     return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, sentence)
@@ -225,7 +226,7 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     if most is None or proposal.after <= most:
         return None
     sentence = (
-        f"{proposal.after} replicas wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for "
+        f"{counted(proposal.after, 'replica')} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for "
         f"{most}; raise it to scale further"
     )
     return Bound(most, Reason.BUDGET_LIMITED, sentence)

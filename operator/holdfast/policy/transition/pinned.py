@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -47,7 +48,7 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
     moved = [f"{name} {before} -> {after}" for name, before, after in sizes if before != after]
     if len(targets) > 1:
         return ", ".join(moved)
-    return "".join(f"{before} -> {after} replicas" for _, before, after in sizes if before != after)
+    return "".join(f"{before} -> {counted(after, 'replica')}" for _, before, after in sizes if before != after)
 
 
 def pinned_goal(view: View, pinned: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Replica
 from holdfast.domain.decision import Action, PlacementTarget
@@ -58,8 +59,9 @@ def _held_back(view: View, wanted: int, stay: int, after: int) -> tuple[Bound, .
         reason, limit = Reason.AT_MAXIMUM, f"scaling.max is {spec.max_replicas}"
     elif paired:
         reason, limit = Reason.POD_ENDED, f"{paired[0].accelerator} pods end before they serve: {paired[0].detail}"
-    beside = f" together with {stay} source replicas that still serve" if stay else ""
-    return (Bound(given, reason, f"{wanted} replicas wanted, {limit}{beside}"),)
+    serving = counted(stay, "source replica", "that still serves", "that still serve")
+    beside = f" together with {serving}" if stay else ""
+    return (Bound(given, reason, f"{counted(wanted, 'replica')} wanted, {limit}{beside}"),)
 
 
 def targets_of(view: View, sizes: Mapping[str, int]) -> tuple[PlacementTarget, ...]:
