@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.act.api import ApiError, ApiUnreachable
+from holdfast.act.scale import DELETION_COST
+from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import _HOLD_SECONDS, Actuator
 from holdfast.domain.cluster import QueueLimit
-from holdfast.domain.decision import Action, Decision, QueueLimitTarget
+from holdfast.domain.decision import Action, ConditionValue, Decision, QueueLimitTarget
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
@@ -80,7 +82,73 @@ async def test_a_new_service_gets_its_objects_its_status_and_an_event() -> None:
     assert api.objects[f"{DEPLOYMENTS}/chat-h100"]["spec"]["replicas"] == 2
     assert "/api/v1/namespaces/prod/services/chat" in api.objects
     assert api.objects[f"{SERVICES}/chat"]["status"]["replicas"]["desired"] == 2
-    assert any(path.startswith("/api/v1/namespaces/prod/events/") for path in api.objects)
+    (event,) = (found for path, found in api.objects.items() if "/events/" in path)
+    assert (event["type"], event["message"]) == ("Normal", "Create: because")
+
+
+def condition(kind: ConditionType, status: bool | None, reason: Reason) -> ConditionValue:
+    return ConditionValue(kind, status, reason, str(reason.meaning))
+
+
+BEGINNING = (
+    condition(ConditionType.READY, False, Reason.NO_REPLICAS),
+    condition(ConditionType.SLO_MET, None, Reason.WARMING_UP),
+    condition(ConditionType.SCALING_ACTIVE, True, Reason.FOLLOWING_SLO),
+    condition(ConditionType.METRICS_AVAILABLE, False, Reason.METRICS_MISSING),
+    condition(ConditionType.CAPACITY_AVAILABLE, True, Reason.ALL_PLACED),
+    condition(ConditionType.FAST_LOOP_ACTIVE, None, Reason.LIMITS_PENDING),
+)
+NO_NODE = condition(ConditionType.CAPACITY_AVAILABLE, False, Reason.NO_MATCHING_NODES)
+SERVING = condition(ConditionType.READY, True, Reason.SERVING)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ([], [], ["FirstSize"]),
+        ([NO_NODE], [NO_NODE], ["FirstSize", "NoMatchingNodes"]),
+        ([], [SERVING], ["FirstSize", "Serving"]),
+    ],
+    ids=["nothing is wrong", "a warning", "it serves"],
+)
+async def test_a_new_service_is_one_event_and_one_for_each_warning_and_change(
+    first: list[ConditionValue], second: list[ConditionValue], told: list[str]
+) -> None:
+    api, part = cluster(), parts()
+    acting, made = actuator(api), decision(part, Action.CREATE, h100=2)
+    made = replace(made, verdict=replace(made.verdict, reason=Reason.FIRST_SIZE))
+    for now, changed in ((0.0, first), (5.0, second)):
+        kinds = {each.type: each for each in (*BEGINNING, *changed)}
+        await acting.act([part], [replace(made, conditions=tuple(kinds.values()))], [], [], now=now)
+    assert [event["reason"] for path, event in api.objects.items() if "/events/" in path] == told
+
+
+async def test_an_event_names_the_object_that_was_put_right_after_somebodys_edit() -> None:
+    api, bare = cluster(), parts()
+    acting = actuator(api)
+    await acting.act([bare], [decision(bare, Action.CREATE, h100=1)], [], [], now=0.0)
+    whole = parts(sizes={"h100": 1}, ready={"h100": 1})
+
+    async def tick(now: float) -> list[str]:
+        before, part = set(api.objects), as_watched(whole, api)
+        await acting.act([part], [decision(part, Action.HOLD, h100=1)], [], [], now=now)
+        posted = (api.objects[path] for path in api.objects.keys() - before if "/events/" in path)
+        return [event["message"] for event in posted if event["reason"] == "DriftCorrected"]
+
+    await tick(5.0)
+    assert await tick(10.0) == []
+    api.edit(f"{DEPLOYMENTS}/chat-h100", {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}})
+    (told,) = await tick(15.0)
+    assert told == (
+        "Deployment chat-h100 was changed or deleted by somebody else and has been written again; "
+        "change the LLMService instead"
+    )
+    api.edit(f"{DEPLOYMENTS}/chat-h100", {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}})
+    assert await tick(20.0) == [], "who edits again and again is told every ten minutes"
+    api.edit(f"{DEPLOYMENTS}/chat-h100", {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}})
+    del api.objects["/api/v1/namespaces/prod/services/chat"]
+    (both,) = await tick(620.0)
+    assert both.startswith("Service chat, Deployment chat-h100 were changed")
 
 
 async def test_the_event_of_a_change_holds_the_decision_and_what_it_was_made_from() -> None:
@@ -455,6 +523,57 @@ async def test_what_is_refused_is_tried_ever_more_rarely_and_at_once_where_it_is
         await acting.act([part], [wanted], [], [], now=now)
         assert acting.problems(part)
     assert tried == [0.0, 5.0, 15.0, 35.0, 75.0, 135.0, 150.0, 155.0, 165.0, 185.0]
+
+
+class Denying(FakeApi):
+    """Refuses writes of a kind with the words of the day, and says nothing against any where there are none."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.words = kind, "exceeded quota: gpus"
+        self.objects = cluster().objects
+
+    async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        if self.words and method != "GET" and self.kind in path:
+            raise ApiError(403, self.words)
+        return await super().request(method, path, **more)
+
+
+async def warnings(acting: Actuator, made: Decision, caplog: pytest.LogCaptureFixture, *times: float) -> list[int]:
+    """How many warnings are logged at each tick."""
+    part, counts = parts(sizes={"h100": 2}, ready={"h100": 2}), []
+    for now in times:
+        caplog.clear()
+        await acting.act([part], [made], [], [], now=now)
+        counts.append(sum(record.levelname == "WARNING" for record in caplog.records))
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["/services/", "/serviceaccounts/", "/scale"])
+async def test_a_refused_write_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    api = Denying(kind)
+    owned = {"metadata": {"ownerReferences": [{"uid": "uid-chat"}]}, "spec": {"replicas": 2}}
+    api.put_object(f"{DEPLOYMENTS}/chat-h100", owned)
+    acting, up = actuator(api), decision(parts(sizes={"h100": 2}), Action.SCALE_UP, h100=3)
+    assert await warnings(acting, up, caplog, *range(0, 200, 5)) == [1, *39 * [0]]
+    api.words = "admission webhook denied the request"
+    assert sum(await warnings(acting, up, caplog, *range(200, 300, 5))) == 1
+    api.words = ""
+    assert await warnings(acting, up, caplog, 400.0, 405.0) == [0, 0]
+    api.words = "admission webhook denied the request"
+    api.put_object(f"{DEPLOYMENTS}/chat-h100", owned)
+    again = decision(parts(sizes={"h100": 2}), Action.SCALE_UP, h100=4)
+    if kind == "/scale":
+        assert await warnings(acting, again, caplog, *range(500, 600, 5)) == [1, *19 * [0]], "refused anew"
+
+
+async def test_a_refused_create_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    api, part = Denying("/deployments"), parts()
+    acting = actuator(api)
+    for now in range(0, 300, 5):
+        await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=now)
+    (record,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert record.getMessage() == "prod/chat: ApplyFailed: the API server rejected Deployment chat-h100: " + api.words
 
 
 async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:

@@ -183,6 +183,11 @@ class Reason(StrEnum):
         "Engines restart in turn with the queue limit that follows from their measured step times.",
     )
 
+    DRIFT_CORRECTED = (
+        "DriftCorrected",
+        "Somebody else changed or deleted an object of the service, so the operator wrote it again.",
+    )
+
     # Decisions: hold and bound
     STEADY = "Steady", "The size fits the forecast."
     AT_MAXIMUM = "AtMaximum", "scaling.max or an accelerator's max bounds the size."

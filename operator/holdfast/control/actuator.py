@@ -19,6 +19,7 @@ from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.control import decision_record
+from holdfast.control.changed_warnings import ChangedWarnings
 from holdfast.control.claims import Claims
 from holdfast.control.decision_record import Records
 from holdfast.control.live_limits import UNSEEN, LiveLimits
@@ -91,6 +92,7 @@ class Actuator:
         self._uids: dict[ServiceKey, str] = {}
         self._rests: dict[ServiceKey, SettledService] = {}
         self._refusals = WriteBackoff()
+        self._problems, self._errors = ChangedWarnings(_LOG), ChangedWarnings(_LOG)
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._reached: dict[ServiceKey, float] = {}
         self._pod_monitor = False
@@ -176,13 +178,15 @@ class Actuator:
         self._reached[key] = now
         try:
             await work
+            self._errors.warn(key, ())
         except NotLeading as held_back:
             _LOG.warning("%s: not written because leadership ended: %s", key, held_back)
         except (ApiError, ApiUnreachable, scale.StaleDecision) as error:
             if isinstance(error, ApiError) and error.namespace_ends:
                 return
             self._telemetry.error("act")
-            _LOG.warning("%s: %s", key, error)
+            if not (isinstance(error, ApiError) and self._problems.has(key, error.message)):
+                self._errors.warn(key, [str(error)])
         except Exception:
             self._telemetry.error("act")
             _LOG.exception("%s: applying the decision failed", key)
@@ -216,6 +220,8 @@ class Actuator:
             failure, made = error, True  # unknown; the next tick may find the write done and decide no change
         if made:
             self._telemetry.decided(decision)
+        self._problems.warn(decision.key, [f"{each.reason}: {each.message}" for each in self._objects.problems(part)])
+        await self._teller.tell_corrected(part, self._objects.corrected(part, now), now)
         due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:
             raise failure
@@ -363,7 +369,8 @@ class Actuator:
         self._objects.forget_all_but(uids)
         self._live.forget_all_but(uids)
         self._teller.forget(gone)
-        self._refusals.forget(gone)
+        for state in (self._refusals, self._problems, self._errors):
+            state.forget(gone)
         for key in gone:
             self._rests.pop(key, None)
             self._reached.pop(key, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, adopt, delete
 from holdfast.act.podfiles import named_config_maps
 from holdfast.act.resources import live_path
+from holdfast.api.quantities import some_of
 from holdfast.api.reasons import Reason
 from holdfast.control.plan import Plan, fingerprint
 from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
@@ -30,6 +31,7 @@ from holdfast.render.names import activator_name, engines_name, limits_name, own
 
 _LOG = logging.getLogger(__name__)
 _IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
+_CORRECTED_AGAIN_SECONDS = 600.0  # who changes an object again and again is told of it so often
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may use files for long, and their removal is not watched
 
 Manifest = Mapping[str, Any]
@@ -68,6 +70,8 @@ class _ObjectsState:
     holding: bool = False  # clients are routed to the activator, by the API server's state
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
+    corrected: list[str] = field(default_factory=list)  # objects written again since the last report
+    reported: dict[str, float] = field(default_factory=dict)  # when each was last reported
 
 
 class Objects:
@@ -89,6 +93,17 @@ class Objects:
         """Record that another write for a service was refused: an additional problem until the next writes."""
         state = self._of(part)
         state.problems = (*state.problems, ClusterProblem(Reason.APPLY_FAILED, refusal_told(message)))
+
+    def corrected(self, part: ServiceParts, now: float) -> tuple[str, ...]:
+        """Return the objects that were written again since the last call because somebody else changed them.
+
+        Each is returned at most every ten minutes.
+        """
+        state = self._of(part)
+        names, state.corrected = state.corrected, []
+        due = {n: now for n in names if not 0 <= now - state.reported.get(n, -math.inf) < _CORRECTED_AGAIN_SECONDS}
+        state.reported |= due
+        return tuple(due)
 
     def has_activator(self, part: ServiceParts) -> bool:
         """Whether a service should have an activator."""
@@ -225,19 +240,14 @@ class Objects:
             shown = part.shown(kind, name)
             if error.is_invalid and _IMMUTABLE in error.message and shown is not None and manifest.get("immutable"):
                 # An immutable object that replaced ours can only be recreated; pods that mount it wait for that.
-                _LOG.warning(
-                    "%s: %s %s was changed by someone else and is immutable; deleted, so that it is created again",
-                    part.spec.key,
-                    kind,
-                    name,
-                )
+                self._of(part).corrected.append(f"{kind} {name}")
                 await delete(self._api, live_path(part.spec.key.namespace, kind, name), shown.uid)
                 return None
             return ClusterProblem(
                 Reason.APPLY_FAILED, (f"the API server rejected {kind} {name}: {_told(manifest, error)}")
             )
         if why is Due.DRIFTED:
-            _LOG.warning("%s: %s %s was changed or deleted by someone else; applied again", part.spec.key, kind, name)
+            self._of(part).corrected.append(f"{kind} {name}")
         return None
 
     async def _adopt(self, part: ServiceParts, live: Live) -> ClusterProblem | None:
@@ -281,6 +291,14 @@ def _told(manifest: Manifest, error: ApiError) -> str:
     pods = " and its pods" if kind == "Deployment" else ""
     command = f"kubectl -n {meta['namespace']} delete {kind.lower()} {meta['name']}"
     return f"{error.message}; delete the {kind}{pods}, and the operator creates it again: {command}"
+
+
+def correction(objects: Sequence[str]) -> str:
+    """Message: objects that somebody else changed were written again, and where changes belong."""
+    one = len(objects) == 1
+    was, has = ("was", "has") if one else ("were", "have")
+    told = f"{some_of(objects)} {was} changed or deleted by somebody else and {has} been written again"
+    return f"{told}; change the LLMService instead"
 
 
 def _not_rendered(state: _ObjectsState, part: ServiceParts, error: Exception) -> ClusterProblem:

@@ -118,11 +118,8 @@ def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[s
 def condition_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the conditions whose status or reason changed, for Events; transient ones are skipped."""
     before = {item["type"]: (item["status"], item["reason"]) for item in old.get("conditions", ())}
-    return [
-        item
-        for item in new.get("conditions", ())
-        if item["type"] not in conditions.TRANSIENT and before.get(item["type"]) != (item["status"], item["reason"])
-    ]
+    shown = (item for item in new.get("conditions", ()) if item["type"] not in conditions.TRANSIENT)
+    return [item for item in shown if before.get(item["type"]) != (item["status"], item["reason"])]
 
 
 def is_warning(item: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
 from holdfast.control.limits_in_force import Applied
 from holdfast.control.node_labels import NodeLabels, with_lacked_labels
+from holdfast.control.objects import correction
 from holdfast.control.pins import LASTING_SECONDS, Pins
 from holdfast.control.plan import Plan
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
@@ -92,6 +93,8 @@ class StatusPublisher:
         await self._tell_queue_limit(part, decision, now)
         for condition in condition_news(old, new):
             warning = is_warning(condition, old)
+            if not warning and not old.get("conditions"):
+                continue  # of a new service, the Event of its first decision says enough
             await self._event(part, condition["reason"], condition["message"], warning=warning, now=now)
         return min(due_at, await self._warn_of_pin(part, new, now))
 
@@ -165,6 +168,13 @@ class StatusPublisher:
         self._queue_limits[decision.key] = target.limit
         _LOG.info("%s: %s: %s", decision.key, Reason.QUEUE_LIMIT_CHANGED, target.message)
         await self._event(part, Reason.QUEUE_LIMIT_CHANGED, target.message, warning=False, now=now)
+
+    async def tell_corrected(self, part: ServiceParts, objects: Sequence[str], now: float) -> None:
+        """Log and post an Event about objects that were put right after somebody's edit. Raises ApiError."""
+        if objects:
+            message = correction(objects)
+            _LOG.warning("%s: %s: %s", part.spec.key, Reason.DRIFT_CORRECTED, message)
+            await self._event(part, Reason.DRIFT_CORRECTED, message, warning=True, now=now)
 
     async def _event(
         self,

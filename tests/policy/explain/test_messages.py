@@ -25,6 +25,7 @@ from holdfast.api.reasons import Reason
 from holdfast.control.benchmark_progress import Progress, begun, look, waiting
 from holdfast.control.benchmark_use import Standing, use_of
 from holdfast.control.limits_in_force import NOTHING_APPLIED, Watched, applied
+from holdfast.control.objects import correction
 from holdfast.control.report import invalid_status, with_adoption
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
@@ -318,6 +319,10 @@ def pinned(seen: View) -> Told:
 def recommended(seen: View) -> Told:
     told = recommend_verdict(seen)
     return str(told.reason), told.message
+
+
+def corrected(*objects: str) -> Callable[[View], Told]:
+    return lambda _: (str(Reason.DRIFT_CORRECTED), correction(objects))
 
 
 def queue_limit(seen: View) -> Told:
@@ -677,6 +682,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "pinned": (pinned, view(of=CHAT.pinned_to(3))),
     "pinned, as it is": (pinned, view(of=CHAT.pinned_to(4))),
     "recommend": (recommended, view(of=CHAT.recommending())),
+    "object, changed by somebody": (corrected("Deployment chat-h100"), view()),
+    "objects, changed by somebody": (corrected("Service chat", "ServiceAccount chat"), view()),
     "fast loop, at work": (fast_loop(a=AT_WORK), view()),
     "fast loop, not seen yet": (fast_loop(), view()),
     "fast loop, other limits": (fast_loop(a=AT_WORK, b=LATE), view()),
