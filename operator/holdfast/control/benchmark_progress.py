@@ -122,7 +122,7 @@ def _tuned(found: TuneFigures) -> str:
     early = f"; {_EXHAUSTED}" if found.exhausted else ""
     if found.rate_rps is None:
         return f"{found.note or 'no limits were found'}{early}"
-    limits = f"{counted(found.max_num_seqs, 'sequence')} and {counted(found.max_num_batched_tokens, 'token')} per step"
+    limits = f"{found.max_num_seqs} sequences and {found.max_num_batched_tokens} tokens per step"
     carried = f"{_rps(found.rate_rps)} with {100 * found.objective:g} % good"
     if found.confirmed:
         text = f"{limits} carry {carried}, confirmed with new requests"
