@@ -122,3 +122,18 @@ def test_the_types_are_those_of_the_pinned_kubernetes() -> None:
     if not (sources / script.SPECIFICATION).exists():
         pytest.skip(f"the sources of Kubernetes {KUBERNETES.version} are not here: run `make programs`")
     assert script.PACKAGE_FILE.read_text(encoding="utf-8") == script.text(sources)
+
+
+@pytest.mark.parametrize("amount", ["80gb", "80 Gi", "80GB", "eighty", "", "80Gib", "NaN", "Inf", "0x10", "1,5", "80K"])
+def test_an_amount_that_kubernetes_cannot_read_is_named_with_its_field(amount: str) -> None:
+    for kind in ("requests", "limits"):
+        (found,) = faults({kind: {"memory": amount}}, schema_of("ResourceRequirements"))
+        assert found == (
+            f".{kind}.memory",
+            f"{amount!r} is no amount of a resource: write a number and a unit, such as 80Gi, 500m or 2",
+        )
+
+
+@pytest.mark.parametrize("amount", ["80Gi", "80G", "500m", "2", 2, "1.5", ".5", "1e3", "12E6", "100k", "+1", "1u"])
+def test_an_amount_that_kubernetes_reads_is_taken(amount: object) -> None:
+    assert list(faults({"limits": {"memory": amount}}, schema_of("ResourceRequirements"))) == []

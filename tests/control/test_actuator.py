@@ -65,6 +65,9 @@ class Told:
         self.errors.append(phase)
 
 
+OTHERWISE = "change what it names, in the LLMService or in the cluster"
+
+
 def cluster(*names: str) -> FakeApi:
     api = FakeApi()
     for name in names or ("chat",):
@@ -328,7 +331,8 @@ async def test_a_size_that_is_refused_is_a_problem_until_it_is_taken() -> None:
         await acting.act([part], [up], [], [], now=now)
         (problem,) = acting.problems(part)
         assert problem.reason is Reason.APPLY_FAILED
-        assert problem.message == "Deployment chat-h100 was not set to 3 replicas: freeze: no more than one replica"
+        refused = "Deployment chat-h100 was not set to 3 replicas: freeze: no more than one replica"
+        assert problem.message == f"{refused}; {OTHERWISE}"
     api.frozen = False
     await acting.act([part], [up], [], [], now=15.0)
     assert not acting.problems(part)
@@ -573,7 +577,8 @@ async def test_a_refused_create_is_logged_once(caplog: pytest.LogCaptureFixture)
     for now in range(0, 300, 5):
         await acting.act([part], [decision(part, Action.CREATE, h100=2)], [], [], now=now)
     (record,) = (record for record in caplog.records if record.levelname == "WARNING")
-    assert record.getMessage() == "prod/chat: ApplyFailed: the API server rejected Deployment chat-h100: " + api.words
+    refused = "prod/chat: ApplyFailed: the API server rejected Deployment chat-h100: exceeded quota: gpus"
+    assert record.getMessage() == f"{refused}; raise the quota, or lower scaling.max"
 
 
 async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:

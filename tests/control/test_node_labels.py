@@ -11,10 +11,10 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.control.actuator import Actuator
-from holdfast.control.node_labels import NodeLabels, with_lacked_labels
+from holdfast.control.node_labels import NodeLabels
+from holdfast.control.remedies import with_remedies
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, ConditionValue
-from holdfast.observe.spec import to_spec
 from holdfast.render import RenderSettings
 from tests.control.parts import decision, llmservice, parts
 from tests.control.test_actuator import SERVICES, Metrics, Told, cluster
@@ -40,8 +40,7 @@ def told(service: LLMService, *nodes: NodeOffer, reason: Reason = Reason.INSUFFI
         ConditionValue(ConditionType.READY, False, Reason.NO_REPLICAS, "none"),
         ConditionValue(ConditionType.CAPACITY_AVAILABLE, reason is Reason.ALL_PLACED, reason, WORDS),
     ]
-    ready, capacity = with_lacked_labels(values, to_spec(service), NodeLabels(nodes))
-    assert ready == values[0]
+    _, capacity = with_remedies(values, parts(service), 0, NodeLabels(nodes))
     assert dataclasses.replace(capacity, message=WORDS) == values[1]
     return capacity.message.removeprefix(WORDS)
 
@@ -49,15 +48,15 @@ def told(service: LLMService, *nodes: NodeOffer, reason: Reason = Reason.INSUFFI
 def test_a_selector_that_no_node_has_is_quoted_with_both_remedies() -> None:
     said = told(selecting({PRODUCT: "NVIDIA-H100-80GB-HBM3"}), node("cpu-1"), node("cpu-2"))
     assert said == (
-        f"; no node that takes pods has the label {PRODUCT}=NVIDIA-H100-80GB-HBM3 of h100; correct its nodeSelector, "
-        "or, where an autoscaler is to add the node, select by a label that the autoscaler knows while its pool has "
-        "no node (docs/platforms.md)"
+        f"; no node that takes pods matches the nodeSelector of h100 ({PRODUCT}=NVIDIA-H100-80GB-HBM3); the nearest, "
+        f"cpu-1, has no label {PRODUCT}; correct its nodeSelector, or, where an autoscaler is to add the node, select "
+        "by a label that the autoscaler knows while its pool has no node (docs/platforms.md)"
     )
 
 
 @pytest.mark.parametrize("reason", [Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES, Reason.ACCELERATOR_UNAVAILABLE])
 def test_it_is_said_whatever_the_shortage_is_called(reason: Reason) -> None:
-    assert "no node that takes pods has the label" in told(selecting({"gpu": "h100"}), node("a"), reason=reason)
+    assert "no node that takes pods matches" in told(selecting({"gpu": "h100"}), node("a"), reason=reason)
 
 
 @pytest.mark.parametrize("reason", [Reason.ALL_PLACED, Reason.QUOTA_EXCEEDED, Reason.CAPACITY_LIMITED])
@@ -65,27 +64,37 @@ def test_nothing_is_said_where_nodes_are_not_what_lacks(reason: Reason) -> None:
     assert not told(selecting({"gpu": "h100"}), node("a"), reason=reason)
 
 
-def test_only_labels_that_no_node_has_are_named() -> None:
-    nodes = (node("a", gpu="h100"), node("b", gpu="a100", pool="x"))
-    assert "has the label zone=1 of h100" in told(selecting({"gpu": "h100", "zone": "1"}), *nodes)
-    assert "has the label gpu=h200 of h100" in told(selecting({"gpu": "h200"}), *nodes), "the same key, another value"
-    assert "has the label gpu=l4, zone=1 of h100" in told(selecting({"gpu": "l4", "zone": "1"}), *nodes)
+NEAREST = {
+    "the same key, another value": ({"gpu": "h200"}, "; the nearest, a, has gpu=h100 instead of h200; "),
+    "one label of two": ({"gpu": "h100", "zone": "1"}, "; the nearest, a, has no label zone; "),
+    "a typing error in the key": ({"gpus": "h100", "zone": "2"}, "; the nearest, b, has no label gpus; "),
+    "two labels": ({"gpu": "l4", "rack": "1"}, "; the nearest, a, has gpu=h100 instead of l4, no label rack; "),
+    "labels of different nodes": ({"gpu": "h100", "zone": "2"}, "; the nearest, b, has gpu=a100 instead of h100; "),
+}
 
 
-def test_labels_that_nodes_have_are_no_reason() -> None:
+@pytest.mark.parametrize(("selector", "differing"), NEAREST.values(), ids=NEAREST)
+def test_the_selector_and_what_differs_on_the_nearest_node_are_quoted(selector: dict[str, str], differing: str) -> None:
+    nodes = (node("0-cpu"), node("a", gpu="h100"), node("b", gpu="a100", zone="2"))
+    said = told(selecting(selector), *nodes)
+    assert f"({', '.join(f'{name}={value}' for name, value in sorted(selector.items()))}){differing}" in said
+
+
+def test_a_selector_that_a_node_matches_is_no_reason() -> None:
     assert not told(selecting({"gpu": "h100"}), node("a", gpu="h100"))
     assert not told(selecting({}), node("a"))
-    assert not told(selecting({"gpu": "h100", "pool": "x"}), node("a", gpu="h100"), node("b", pool="x"))
+    assert not told(selecting({"gpu": "h100", "pool": "x"}), node("a", gpu="h100", pool="x"), node("b"))
 
 
 def test_of_several_accelerators_the_first_that_lacks_a_label_is_named() -> None:
     said = told(selecting({"gpu": "h100"}, {"gpu": "l40s"}, {"gpu": "a100"}), node("a", gpu="h100"))
-    assert "gpu=l40s of l40s" in said
+    assert "of l40s (gpu=l40s)" in said
     assert "a100" not in said
 
 
 def test_without_any_node_every_label_lacks() -> None:
-    assert "gpu=h100 of h100" in told(selecting({"gpu": "h100"}))
+    assert "of h100 (gpu=h100): there is no node that takes pods; correct" in told(selecting({"gpu": "h100"}))
+    assert not told(selecting({}))
 
 
 async def test_the_published_condition_has_it() -> None:

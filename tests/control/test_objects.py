@@ -251,7 +251,7 @@ async def test_a_cluster_without_image_volumes_is_told_with_the_remedy() -> None
     await world.tick()
     told = {problem.message for problem in world.objects.problems(world.part)}
     assert (
-        f"the API server rejected Deployment chat-h100: {said}: this cluster has no image volumes: use pvc://"
+        f"the API server rejected Deployment chat-h100: {said}; this cluster has no image volumes: use pvc://"
     ) in " ".join(told)
 
 

@@ -124,15 +124,18 @@ def test_ordinary_waiting_is_starting(reason: str) -> None:
     assert mapping.replica_from_pod(pod(containerStatuses=[waiting(reason)])).phase is ReplicaPhase.STARTING
 
 
+SEE_LOG = "; change what it names in the spec, or see kubectl logs -n prod chat-h100-6d5f-x2x1 --previous"
+
+
 def test_a_crash_carries_the_engines_last_words() -> None:
     status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=ended(1, "ValueError: unknown model\n"))
-    assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == "ValueError: unknown model"
+    assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == f"ValueError: unknown model{SEE_LOG}"
 
 
 def test_a_crash_without_words_carries_its_exit() -> None:
     status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=ended(137, reason="OOMKilled"))
     assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == (
-        "back-off 5m0s (last exit: OOMKilled, code 137)"
+        f"back-off 5m0s (last exit: OOMKilled, code 137){SEE_LOG}"
     )
 
 
@@ -140,13 +143,13 @@ def test_who_is_killed_for_want_of_memory_does_not_say_so_himself() -> None:
     died = ended(137, "INFO: loading weights\n", reason="OOMKilled")
     status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=died)
     told = mapping.replica_from_pod(pod(containerStatuses=[status])).detail
-    assert told == "INFO: loading weights (last exit: OOMKilled, code 137)"
+    assert told == f"INFO: loading weights (last exit: OOMKilled, code 137){SEE_LOG}"
 
 
 def test_a_crash_loop_is_failing_also_while_the_container_runs_again() -> None:
     status = {"state": {"running": {}}, "restartCount": 3, "lastState": ended(1, "boom")}
     replica = mapping.replica_from_pod(pod(containerStatuses=[status]))
-    assert (replica.phase, replica.detail) == (ReplicaPhase.FAILING, "boom")
+    assert (replica.phase, replica.detail) == (ReplicaPhase.FAILING, f"boom{SEE_LOG}")
 
 
 @pytest.mark.parametrize(
@@ -216,16 +219,16 @@ def test_a_pod_that_waits_for_its_volumes_names_the_remedy() -> None:
 )
 def test_a_cache_that_cannot_be_written_names_the_remedy(words: str) -> None:
     crashed = {"containerStatuses": [waiting("CrashLoopBackOff", lastState=ended(1, words))]}
-    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == f"{REMEDY}: {words}"
+    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == f"{words}; {REMEDY}"
     assert mapping.replica_from_pod(pod(**crashed)).detail == (
-        f"model.cache must be writable for the user of the pod: {words}"
+        f"{words}; make model.cache writable for the user of the pod"
     )
 
 
 def test_other_files_that_cannot_be_written_are_not_the_cache() -> None:
     words = "PermissionError: [Errno 13] Permission denied: '/models/x'"
     crashed = {"containerStatuses": [waiting("CrashLoopBackOff", lastState=ended(1, words))]}
-    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == words
+    assert mapping.replica_from_pod(on_hostpath(**crashed)).detail == f"{words}{SEE_LOG}"
 
 
 @pytest.mark.parametrize(("phase", "active"), [("Failed", False), ("Succeeded", False), ("Running", True)])
@@ -345,19 +348,35 @@ def test_a_deployment_as_just_created_is_not_observed() -> None:
     assert mapping.problems_from_deployment(bare) == ()
 
 
+FORBIDDEN = "change what the message names in the spec, or the policy of the cluster"
+
+
 @pytest.mark.parametrize(
-    ("kind", "status", "reason", "message", "expected"),
+    ("kind", "reason", "message", "expected", "remedy"),
     [
-        ("ReplicaFailure", "True", "FailedCreate", "pods is forbidden: exceeded quota: gpus", Reason.QUOTA_EXCEEDED),
-        ("ReplicaFailure", "True", "FailedCreate", "violates PodSecurity restricted", Reason.PODS_FORBIDDEN),
-        ("Progressing", "False", "ProgressDeadlineExceeded", "timed out", Reason.PROGRESS_DEADLINE_EXCEEDED),
+        (
+            "ReplicaFailure",
+            "FailedCreate",
+            "pods is forbidden: exceeded quota: gpus",
+            Reason.QUOTA_EXCEEDED,
+            "raise the quota, or lower scaling.max",
+        ),
+        ("ReplicaFailure", "FailedCreate", "violates PodSecurity restricted", Reason.PODS_FORBIDDEN, FORBIDDEN),
+        (
+            "Progressing",
+            "ProgressDeadlineExceeded",
+            "timed out",
+            Reason.PROGRESS_DEADLINE_EXCEEDED,
+            "undo the last change of the spec, or see kubectl describe pod of the newest pods",
+        ),
     ],
 )
-def test_trouble_of_a_deployment_has_a_reason_and_its_words(
-    kind: str, status: str, reason: str, message: str, expected: Reason
+def test_trouble_of_a_deployment_has_a_reason_its_words_and_a_remedy(
+    kind: str, reason: str, message: str, expected: Reason, remedy: str
 ) -> None:
+    status = "True" if kind == "ReplicaFailure" else "False"
     (problem,) = mapping.problems_from_deployment(deployment(condition(kind, status, reason, message)))
-    assert (problem.reason, problem.message) == (expected, f"chat-h100: {message}")
+    assert (problem.reason, problem.message) == (expected, f"chat-h100: {message}; {remedy}")
 
 
 def test_a_deployment_that_does_well_has_no_problems() -> None:
@@ -577,7 +596,9 @@ def test_words_of_an_engine_that_served_for_hours_are_no_reason_not_to_wait() ->
 def test_of_a_chain_of_errors_the_last_that_tells_is_shown() -> None:
     words = "HFValidationError: Repo id must be a string\n" + "  File x\n" * 90 + "OSError: Repo id must be in the form"
     crashed = waiting("CrashLoopBackOff", lastState=ended(1, words))
-    assert mapping.replica_from_pod(pod(containerStatuses=[crashed])).detail == "OSError: Repo id must be in the form"
+    assert mapping.replica_from_pod(pod(containerStatuses=[crashed])).detail == (
+        "OSError: Repo id must be in the form; correct model.uri and model.revision"
+    )
 
 
 def test_of_long_last_words_the_end_is_kept() -> None:
@@ -590,7 +611,7 @@ def test_of_long_last_words_the_end_is_kept() -> None:
     }
     detail = mapping.replica_from_pod(pod(containerStatuses=[crashed])).detail
     assert detail.startswith("…")
-    assert detail.endswith("No module named 'tokenizers'")
+    assert detail.endswith(f"No module named 'tokenizers'{SEE_LOG}")
     assert len(detail) < 700
 
 
@@ -652,7 +673,8 @@ def test_pods_that_are_refused_for_another_reason_get_no_wrong_remedy() -> None:
         (problem,) = mapping.problems_from_deployment(
             deployment(condition("ReplicaFailure", "True", "FailedCreate", words))
         )
-        assert problem.message == f"chat-h100: {words}"
+        assert problem.message.startswith(f"chat-h100: {words}; ")
+        assert "platform-assigns-ids" not in problem.message
 
 
 @pytest.mark.parametrize("cause", ["image will run as root", "image has non-numeric user (app), cannot verify user"])

@@ -5,6 +5,7 @@ A schema that keeps unknown fields takes objects of any depth, and one that is n
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
@@ -22,6 +23,8 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 # Where a null in an overlay removes what the operator renders; everywhere else the API server drops it.
 _NULLABLE = frozenset({"PodSpec", "PodSecurityContext", "Container", "SecurityContext", "Capabilities"})
 _MOST_FAULTS = 5
+# resource.ParseQuantity of Kubernetes
+_QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "object": (Mapping, "must be an object: write fields below it"),
     "array": ((list, tuple), "must be a list: begin each item with a dash"),
@@ -79,8 +82,16 @@ def _faults_of_fields(value: Mapping[str, Any], schema: Mapping[str, Any], field
         inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
         if inner is None:
             yield f"{field}.{name}", UNKNOWN_FIELD
+        elif isinstance(item, str) and INT_OR_STRING in inner and "additionalProperties" in schema:
+            yield from _faults_of_quantity(item, f"{field}.{name}")
         elif item is not None:
             yield from faults(item, inner, f"{field}.{name}")
+
+
+def _faults_of_quantity(value: str, field: str) -> Iterator[tuple[str, str]]:
+    """Maps of numbers or strings hold amounts of resources."""
+    if not _QUANTITY.fullmatch(value):
+        yield field, f"{value[:32]!r} is no amount of a resource: write a number and a unit, such as 80Gi, 500m or 2"
 
 
 class Shaped:

@@ -3,52 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from holdfast.api.conditions import ConditionType
-from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer
-from holdfast.domain.decision import ConditionValue
-from holdfast.domain.service import ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceSpec
 
-_SHORTAGES = (Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES, Reason.ACCELERATOR_UNAVAILABLE)
+Selector = tuple[tuple[str, str], ...]
+
+_REMEDY = (
+    "correct its nodeSelector, or, where an autoscaler is to add the node, select by a label that the autoscaler "
+    "knows while its pool has no node (docs/platforms.md)"
+)
 
 
 class NodeLabels:
-    """The labels of the nodes of one tick; each is looked for once, however many services select by it."""
+    """The labels of the nodes of one tick; each selector is looked for once, however many services have it."""
 
     def __init__(self, nodes: Sequence[NodeOffer] = ()) -> None:
         self._nodes = nodes
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known: dict[Selector, str] = {}
 
-    def has(self, label: tuple[str, str]) -> bool:
-        """Whether a node that takes pods has this label, with this value."""
-        if label not in self._known:
-            self._known[label] = any(label in node.labels for node in self._nodes)
-        return self._known[label]
+    def unmatched(self, spec: ServiceSpec) -> str:
+        """Say which selector of an accelerator no node matches, what differs on the nearest node, and what to do.
 
-    def lacked(self, spec: ServiceSpec) -> str:
-        """Say what the first such accelerator selects by and no node has, and what to do; empty if there is none."""
-        for option in spec.accelerators:
-            lacking = [f"{name}={value}" for name, value in option.node_selector if not self.has((name, value))]
-            if lacking:
-                return (
-                    f"no node that takes pods has the label {', '.join(lacking)} of {option.name}; correct its "
-                    "nodeSelector, or, where an autoscaler is to add the node, select by a label that the autoscaler "
-                    "knows while its pool has no node (docs/platforms.md)"
-                )
-        return ""
+        Empty if nodes match the selectors of all accelerators.
+        """
+        return next(filter(None, map(self._unmatched, spec.accelerators)), "")
+
+    def _unmatched(self, option: AcceleratorOption) -> str:
+        selector = option.node_selector
+        if selector not in self._known:
+            self._known[selector] = self._differing(selector)
+        if not (differing := self._known[selector]):
+            return ""
+        wanted = ", ".join(f"{name}={value}" for name, value in selector)
+        return f"no node that takes pods matches the nodeSelector of {option.name} ({wanted}){differing}; {_REMEDY}"
+
+    def _differing(self, selector: Selector) -> str:
+        """What the nearest node has instead, the one that lacks fewest of the labels; empty if one lacks none."""
+        if not self._nodes:
+            return ": there is no node that takes pods" if selector else ""
+        found = ((self._lacking(selector, node), node) for node in self._nodes)
+        lacking, node = min(found, key=lambda each: (len(each[0]), -_known(each[0], each[1]), each[1].name))
+        differing = ", ".join(_instead(node, *label) for label in lacking)
+        return f"; the nearest, {node.name}, has {differing}" if differing else ""
+
+    @staticmethod
+    def _lacking(selector: Selector, node: NodeOffer) -> Selector:
+        labels = frozenset(node.labels)
+        return tuple(label for label in selector if label not in labels)
 
 
-def with_lacked_labels(
-    values: Sequence[ConditionValue], spec: ServiceSpec, labels: NodeLabels
-) -> tuple[ConditionValue, ...]:
-    """Return the conditions, with labels that no node has in CapacityAvailable while capacity is short."""
+def _known(lacking: Selector, node: NodeOffer) -> int:
+    """How many of the labels the node has with another value."""
+    names = {name for name, _ in node.labels}
+    return sum(name in names for name, _ in lacking)
 
-    def told(value: ConditionValue) -> ConditionValue:
-        if value.type != ConditionType.CAPACITY_AVAILABLE or value.reason not in _SHORTAGES:
-            return value
-        lacked = labels.lacked(spec)
-        return replace(value, message=f"{value.message}; {lacked}") if lacked else value
 
-    return tuple(told(value) for value in values)
+def _instead(node: NodeOffer, name: str, value: str) -> str:
+    has = dict(node.labels).get(name)
+    return f"no label {name}" if has is None else f"{name}={has} instead of {value}"

@@ -26,8 +26,8 @@ from holdfast.observe.cluster import ServiceParts
 from holdfast.render import RenderSettings, render
 from holdfast.render.activator import is_wanted
 from holdfast.render.live import Live
-from holdfast.render.model import refusal_told
 from holdfast.render.names import activator_name, engines_name, limits_name, owner_reference
+from holdfast.render.refusals import refusal_told
 
 _LOG = logging.getLogger(__name__)
 _IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
@@ -260,9 +260,8 @@ class Objects:
             if error.namespace_ends:
                 raise
             if error.status != 409:
-                return ClusterProblem(
-                    Reason.APPLY_FAILED, f"the API server rejected {live.kind} {live.name}: {error.message}"
-                )
+                told = f"the API server rejected {live.kind} {live.name}: {refusal_told(error.message)}"
+                return ClusterProblem(Reason.APPLY_FAILED, told)
         return None
 
     async def _prune(self, state: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:

@@ -19,10 +19,11 @@ from holdfast.control import decision_record
 from holdfast.control.decision_record import Records
 from holdfast.control.explanation import explained
 from holdfast.control.limits_in_force import Applied
-from holdfast.control.node_labels import NodeLabels, with_lacked_labels
+from holdfast.control.node_labels import NodeLabels
 from holdfast.control.objects import correction
 from holdfast.control.pins import LASTING_SECONDS, Pins
 from holdfast.control.plan import Plan
+from holdfast.control.remedies import with_remedies
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
 from holdfast.domain.cluster import NodeOffer, QueueLimit
 from holdfast.domain.decision import Action, BatchingTarget, Decision
@@ -85,7 +86,8 @@ class StatusPublisher:
         used = [target.accelerator for target in decision.verdict.targets if target.replicas]
         known = self._remarks(part, used, changes)
         found = [applied.condition] if applied.condition else []
-        shown = replace(decision, conditions=with_lacked_labels(decision.conditions, part.spec, self._labels))
+        conditions = with_remedies(decision.conditions, part, decision.verdict.replicas, self._labels)
+        shown = replace(decision, conditions=conditions)
         new = status_of(part, shown, _batching(part, changes, applied), old, now, known, found)
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         await self._tell_change(part, decision, now, records)

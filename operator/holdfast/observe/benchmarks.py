@@ -16,7 +16,8 @@ from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
-from holdfast.observe.mapping import end_of, epoch, last_words
+from holdfast.observe.failure_words import end_of
+from holdfast.observe.mapping import epoch, last_words
 from holdfast.render.benchmark import CONTAINER, run_of
 from holdfast.render.names import short_hash
 from holdfast.render.plugin import has_plugin

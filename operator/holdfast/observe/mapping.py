@@ -15,6 +15,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import CLOSING, Taint
+from holdfast.observe.failure_words import MOST_WORDS, end_of, explained, told
 from holdfast.render.arguments import ADMISSION_FLAG
 from holdfast.render.batching import Tuned
 from holdfast.render.context import whole
@@ -34,7 +35,6 @@ from holdfast.render.plugin import SCHEDULER_FLAG
 _CRASHES = 2
 _SHORT_RUN_SECONDS = 600.0
 
-_MOST_WORDS = 600
 _HIGHEST_OWN_EXIT = 128  # a larger code means a signal
 
 # Waiting reasons that do not resolve by themselves.
@@ -52,32 +52,6 @@ _HOPELESS = frozenset(
     }
 )
 
-_ACCESS = "set model.tokenSecretRef to a Secret with a token that may read this model"
-_OFFLINE = "let pods reach the hub, set HF_ENDPOINT in engine.env to a mirror, or use a pvc:// or oci:// model"
-_NUMBERED = "name one in template.spec.securityContext.runAsUser, or start the operator without --platform-assigns-ids"
-_ASSIGNED = "where the platform assigns user and group ids, start the operator with --platform-assigns-ids"
-_LARGER = "use a larger volume for model.cache, or a node with a larger disk"
-
-# Messages of an engine or the kubelet, their Reason and the remedy; the first match counts.
-_TELLING = (
-    (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED, ""),
-    (re.compile(r"engine unsupported:"), Reason.ENGINE_UNSUPPORTED, ""),
-    (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING, ""),
-    (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING, ""),
-    (re.compile(r"(\[Errno 28\]|No space left on device|Disk quota exceeded)"), Reason.DISK_FULL, _LARGER),
-    (re.compile(r"(LocalEntryNotFoundError|OfflineModeIsEnabled|couldn't connect to 'https?://|"
-                r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
-                r"Max retries exceeded with url|cannot find the requested files in the local cache)", re.I),
-     Reason.HUB_UNREACHABLE, _OFFLINE),
-    (re.compile(r"(Repo id must|in repo_id:|Invalid repository ID|is not a local folder|RepositoryNotFound|"
-                r"HFValidationError|is not a valid git identifier|does not appear to have a file named config|"
-                r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND, ""),
-    (re.compile(r"(gated repo|Access to model .* is restricted|40[13] Client Error|Invalid user token|"
-                r"Invalid credentials in Authorization)", re.I), Reason.MODEL_FORBIDDEN, _ACCESS),
-    (re.compile(r"container has runAsNonRoot and image (will run as root|has non-numeric user)"),
-     Reason.ENGINE_FAILING, _NUMBERED),
-)  # fmt: skip
-
 # Taints that repel all our pods: an autoscaler is about to remove the node, or Kubernetes itself closed it (pressure,
 # network, shutdown). Of these, pods tolerate at most not-ready, and only to keep running.
 _LEAVING = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
@@ -92,6 +66,11 @@ WAITS_FOR_VOLUMES = "its volumes or network are not ready"
 
 # Messages of an engine that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
+
+_ASSIGNED = "where the platform assigns user and group ids, start the operator with --platform-assigns-ids"
+_REFUSED = "change what the message names in the spec, or the policy of the cluster"
+_QUOTA = "raise the quota, or lower scaling.max"
+_NEWEST = "undo the last change of the spec, or see kubectl describe pod of the newest pods"
 
 # What an admission that has a range of ids quotes; PodSecurity only forbids user 0.
 _IDS_REFUSED = re.compile(r"\A(?!.*violates PodSecurity).*\b(runAsUser|runAsGroup|fsGroup)\b", re.DOTALL)
@@ -131,12 +110,13 @@ def replica_from_pod(pod: Object) -> Replica:
     phase, reason, detail = _phase(meta, status, conditions, bool(pod.get("spec", {}).get("readinessGates")))
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"{WAITS_FOR_VOLUMES}; {_remedy(pod, 'see kubectl describe pod')}"
-    elif _NOT_WRITABLE.search(detail):  # before the message, which may be long
-        detail = f"{_remedy(pod, 'model.cache must be writable for the user of the pod')}: {end_of(detail)}"
+    elif phase is ReplicaPhase.FAILING and _NOT_WRITABLE.search(detail):
+        remedy = _remedy(pod, "make model.cache writable for the user of the pod")
+        detail = f"{end_of(detail)}; {remedy}"
+    elif phase is ReplicaPhase.FAILING and reason != Reason.NODE_LOST:
+        reason, detail = explained(reason, detail, meta)
     elif phase is ReplicaPhase.UNSCHEDULABLE:  # the scheduler's reasons come first
-        detail = detail if len(detail) <= _MOST_WORDS else f"{detail[:_MOST_WORDS]}…"
-    else:
-        detail = end_of(detail)
+        detail = detail if len(detail) <= MOST_WORDS else f"{detail[:MOST_WORDS]}…"
     return Replica(
         name=meta["name"],
         accelerator=labels.get(ACCELERATOR_LABEL, ""),
@@ -150,11 +130,6 @@ def replica_from_pod(pod: Object) -> Replica:
         node=pod.get("spec", {}).get("nodeName", ""),
         unready_at=_since(conditions, "Ready", "False"),
     )
-
-
-def end_of(words: str) -> str:
-    """The end of a long message: a traceback ends with the cause, and a condition holds 1024 characters."""
-    return words if len(words) <= _MOST_WORDS else f"…{words[-_MOST_WORDS:]}"
 
 
 def _remedy(pod: Object, otherwise: str) -> str:
@@ -182,30 +157,16 @@ def _phase(
         return ReplicaPhase.READY, "", ""
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        if (matched := _told(str(scheduled.get("message", "")))) is not None:
-            return ReplicaPhase.FAILING, *matched
-        return ReplicaPhase.UNSCHEDULABLE, str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
+        words = str(scheduled.get("message", ""))
+        phase = ReplicaPhase.UNSCHEDULABLE if told(words) is None else ReplicaPhase.FAILING
+        return phase, str(scheduled.get("reason", "")), words
     if conditions.get("Ready", {}).get("status") == "False" and is_true(conditions, "ContainersReady") and not gated:
         # Only the control plane sets this on a pod whose kubelet last reported the opposite.
         return ReplicaPhase.FAILING, Reason.NODE_LOST.value, "its node does not respond; see kubectl get nodes"
     failure = next(filter(None, (_failure(container, conditions) for container in _containers(status))), None)
     if failure is None:
         return ReplicaPhase.STARTING, "", ""
-    return ReplicaPhase.FAILING, *(_told(failure[1]) or failure)
-
-
-def _told(words: str) -> tuple[str, str] | None:
-    """Return the Reason of a message, and the message from the last matching line on with its remedy; None if none is.
-
-    vLLM's message for a folder without a model is longer than a condition can hold, and names the folder first.
-    """
-    for pattern, reason, remedy in _TELLING:
-        for found in reversed(list(pattern.finditer(words))):
-            excerpt = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
-            most = _MOST_WORDS - len(remedy) - 2 if remedy else _MOST_WORDS
-            excerpt = excerpt if len(excerpt) <= most else f"{excerpt[: most - 1]}…"
-            return reason.value, f"{excerpt}; {remedy}" if remedy else excerpt
-    return None
+    return ReplicaPhase.FAILING, *failure
 
 
 def _containers(status: Object) -> Iterator[Object]:
@@ -231,7 +192,7 @@ def _failure(container: Object, conditions: Mapping[str, Object]) -> tuple[str, 
     if not in_vain or not (crashed or is_engine):  # other containers may end as they like
         return None
     words = last_words(ended, waiting)
-    return ("CrashLoopBackOff", words) if container.get("restartCount", 0) >= _CRASHES or _told(words) else None
+    return ("CrashLoopBackOff", words) if container.get("restartCount", 0) >= _CRASHES or told(words) else None
 
 
 def was_ready(conditions: Mapping[str, Object], ended: Object) -> bool | None:
@@ -317,10 +278,11 @@ def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
 
 
 def _remedied(reason: Reason, words: str) -> str:
-    """Kubernetes' words, cut so that a remedy stays readable: OpenShift lists the refusal of every constraint."""
-    if reason is not Reason.PODS_FORBIDDEN or not _IDS_REFUSED.search(words):
-        return words
-    return f"{words if len(words) <= _MOST_WORDS else words[: _MOST_WORDS - 1] + '…'}; {_ASSIGNED}"
+    """Kubernetes' words, cut so that the remedy stays readable: OpenShift lists the refusal of every constraint."""
+    refused = _ASSIGNED if _IDS_REFUSED.search(words) else _REFUSED
+    remedies = {Reason.PODS_FORBIDDEN: refused, Reason.QUOTA_EXCEEDED: _QUOTA}
+    cut = words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 1] + "…"
+    return f"{cut}; {remedies.get(reason, _NEWEST)}"
 
 
 def _deployment_reason(condition: Object) -> Reason | None:

@@ -9,8 +9,6 @@ from holdfast.render.names import Manifest
 
 MOUNT_PATH = "/models"
 VOLUME = "model"
-# What an API server before Kubernetes 1.31 says of an image volume.
-_UNKNOWN_IMAGE_VOLUME = f'.volumes[name="{VOLUME}"].image: field not declared in schema'
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,3 @@ def locate_model(uri: str) -> ModelLocation:
         source = {"image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
         return ModelLocation(MOUNT_PATH, {"name": VOLUME, **source})
     return ModelLocation(uri)
-
-
-def refusal_told(message: str) -> str:
-    """What an API server said when it refused a manifest, with the remedy where it knows no image volumes."""
-    if _UNKNOWN_IMAGE_VOLUME not in message:
-        return message
-    return f"{message}: this cluster has no image volumes: use pvc:// or a Hugging Face id, or Kubernetes 1.35"

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.act.apply import ForeignObject
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
@@ -69,6 +70,7 @@ from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
+from holdfast.render.refusals import refusal_told
 from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
 from tests.observe.foreign import deployment, service
 from tests.policy.views import CHAT, sized, stock, view
@@ -237,6 +239,13 @@ FLOOD = Learned(
     backoffs=Backoffs(
         (Backoff("h100", NOW + 600.0, 600.0, Reason.POD_ENDED, f"{REJECTED.reason}: {REJECTED.detail}", asked=4),)
     ),
+)
+
+
+TAKEN = {"kind": "Service", "metadata": {"namespace": "prod", "name": "chat"}}
+FORBIDDEN = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
+(PODS_REFUSED,) = mapping.problems_from_deployment(
+    {"metadata": {"name": "chat-h100"}, "status": {"conditions": [FORBIDDEN]}}
 )
 
 
@@ -492,11 +501,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, full disk": (READY, failing(pod(**ended("OSError: [Errno 28] No space left on device")))),
     "Ready, no such Secret": (READY, cannot_start("CreateContainerConfigError", 'secret "hf" not found')),
     "Ready, no such claim": (READY, unplaced('persistentvolumeclaim "models" not found')),
-    "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, "Service chat belongs to someone else", 2)),
-    "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, "chat-h100: violates PodSecurity")),
+    "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, ForeignObject(TAKEN).message, 2)),
+    "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, PODS_REFUSED.message)),
     "Ready, write refused": (
         READY,
-        stopped_by(Reason.APPLY_FAILED, "the API server rejected Service chat: port is taken"),
+        stopped_by(Reason.APPLY_FAILED, f"the API server rejected Service chat: {refusal_told('port is taken')}"),
     ),
     "Ready, not understood": (invalid, view()),
     "Ready, held by a finalizer": (leaving, view()),

@@ -112,7 +112,8 @@ def _mostly_bad(view: View, sizes: Sizes) -> str:
     lately = recent(view.learned.budget, view.now, LATELY_SECONDS)
     if lately.judged < LEAST_JUDGED or lately.bad_share <= 0.5:
         return ""
-    return f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
+    text = f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
+    return f"{text}; see the message of SLOMet, and the engine logs"
 
 
 def _broken(view: View) -> tuple[Reason, str] | None:
@@ -129,7 +130,7 @@ def _broken(view: View) -> tuple[Reason, str] | None:
 def _awaited(view: View) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
     if view.left_at_zero:
-        return f"{_left_at_zero(view)}; held requests wait until then" if view.held else _left_at_zero(view)
+        return f"requests are held; {_left_at_zero(view)}" if view.held else _left_at_zero(view)
     if not view.size:
         return "the first replicas are being created"
     starting = [replica for group in view.groups for replica in group.starting]
