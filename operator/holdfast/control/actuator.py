@@ -186,7 +186,7 @@ class Actuator:
                 return
             self._telemetry.error("act")
             if not (isinstance(error, ApiError) and self._problems.has(key, error.message)):
-                self._errors.warn(key, [str(error)])
+                self._errors.warn(key, [ClusterProblem(Reason.APPLY_FAILED, str(error))])
         except Exception:
             self._telemetry.error("act")
             _LOG.exception("%s: applying the decision failed", key)
@@ -220,7 +220,7 @@ class Actuator:
             failure, made = error, True  # unknown; the next tick may find the write done and decide no change
         if made:
             self._telemetry.decided(decision)
-        self._problems.warn(decision.key, [f"{each.reason}: {each.message}" for each in self._objects.problems(part)])
+        self._problems.warn(decision.key, self._objects.problems(part))
         await self._teller.tell_corrected(part, self._objects.corrected(part, now), now)
         due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
         if failure is not None:

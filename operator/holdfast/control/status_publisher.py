@@ -149,7 +149,7 @@ class StatusPublisher:
             return
         verdict = decision.verdict
         text = f"{verdict.action.value}: {verdict.message}"
-        _LOG.info("%s: %s/%s: %s", decision.key, verdict.action.value, verdict.reason, verdict.message)
+        _LOG.info("%s: %s/%s: %s", decision.key, verdict.action, verdict.reason, verdict.message)
         whole = json.dumps(explained(verdict, decision, iso(now)).to_dict())
         notes = {events.DECISION_ANNOTATION: whole, events.RECORD_ANNOTATION: records(decision.key)}
         await self._event(part, verdict.reason, text, warning=False, now=now, notes=notes)

@@ -23,7 +23,7 @@ class ConditionValue:
     message: str
 
 
-class Action(enum.Enum):
+class Action(enum.StrEnum):
     """What changes; HOLD writes nothing."""
 
     CREATE = "Create"

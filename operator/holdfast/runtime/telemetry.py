@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +22,6 @@ from holdfast.page.board import Board
 from holdfast.runtime.figures import LastChange, Picture, ServiceGauges
 
 _LOG = logging.getLogger(__name__)
-_MOST_TRACEBACK_CHARACTERS = 16_000
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -153,31 +150,3 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/decisions/{namespace}/{name}", decision)
     return application
-
-
-class _Formatter(logging.Formatter):
-    """Texts, with the beginning and the end of a long traceback: a deep object makes one of megabytes."""
-
-    def formatException(self, exc_info: Any) -> str:  # logging's own name
-        text, half = super().formatException(exc_info), _MOST_TRACEBACK_CHARACTERS // 2
-        cut = len(text) - 2 * half
-        return text if cut <= 0 else f"{text[:half]}\n... {cut} characters left out ...\n{text[-half:]}"
-
-
-class _JsonFormatter(_Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": self.formatTime(record), "level": record.levelname.lower(), "logger": record.name}
-        fields["message"] = record.getMessage()
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
-
-
-def configure_logging(level: str, style: str) -> None:
-    """Send records to stderr; called once, by the command."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = _Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if style == "json" else text)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for chatty in ("aiohttp.access", "kopf.objects"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)

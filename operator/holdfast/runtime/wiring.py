@@ -48,9 +48,10 @@ from holdfast.page.board import Board
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory
+from holdfast.runtime.logs import configure_logging
 from holdfast.runtime.relists import complete_watches
 from holdfast.runtime.settings import Settings, SettingsError
-from holdfast.runtime.telemetry import Telemetry, configure_logging, http_application
+from holdfast.runtime.telemetry import Telemetry, http_application
 from holdfast.runtime.toggles import calm_toggles
 
 _LOG = logging.getLogger(__name__)
