@@ -83,6 +83,31 @@ def test_rates_of_a_cut_run_are_of_what_was_finished_in_it_and_not_of_what_arriv
     assert prompts == pytest.approx(behind[0].prompt_tokens * found.request_rps, rel=0.05)
 
 
+@given(
+    st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.01, 30.0)), min_size=1, max_size=60),
+    st.floats(0.0, 8.0),
+    st.floats(0.0, 8.0),
+)
+def test_no_more_requests_are_good_than_finish(
+    given: list[tuple[float, float]], warm_up: float, cool_down: float
+) -> None:
+    records = [record([at, at + 0.9 * took], at=at, index=index) for index, (at, took) in enumerate(sorted(given))]
+    try:
+        found = measure(records, LatencyBounds(ttft_seconds=1.0), warm_up, cool_down)
+    except BadInput:
+        return
+    assert not found.goodput_rps > found.request_rps
+
+
+def test_good_requests_that_finish_after_the_window_are_none_of_its_goodput() -> None:
+    """Each request takes 5 s, longer than what is cut at the end: more arrive in the window than finish in it."""
+    slow = [record([0.1, 5.0], at=0.1 * number, index=number) for number in range(60)]
+    found = measure(slow, LatencyBounds(ttft_seconds=1.0), 0.0, 1.0)
+    assert found.attainment == 1.0
+    assert found.goodput_rps == found.request_rps
+    assert found.request_rps < found.arrival_rps
+
+
 @pytest.mark.parametrize(("looks", "told"), [(1, True), (2, False)])
 def test_one_look_at_an_engine_is_told_not_to_be_its_peaks(looks: int, told: bool) -> None:
     seen = [EngineSample(0.0, 0.0, 0.0, 0.0, 1000.0)] * looks

@@ -163,12 +163,12 @@ def prompt_tokens_within(records: Iterable[RequestRecord], begin: float, end: fl
     return sum(record.prompt_tokens for record in timed(records) if begin <= record.token_at[0] < end)
 
 
-def finished_within(records: Iterable[RequestRecord], begin: float, end: float) -> int:
+def finished_within(records: Iterable[RequestRecord], begin: float, end: float) -> list[RequestRecord]:
     """Requests whose answer was complete in [begin, end), whenever they arrived: what an endpoint carries.
 
     Counted by arrival, answers that overload puts off until after its end would look as if they had been in time.
     """
-    return sum(record.outcome is RequestOutcome.FINISHED and begin <= record.ended_at < end for record in records)
+    return [each for each in records if each.outcome is RequestOutcome.FINISHED and begin <= each.ended_at < end]
 
 
 def kv_bytes_per_token(model: ModelShape) -> float:

@@ -121,6 +121,7 @@ def measure(
     within = (-math.inf, math.inf) if cut.whole else (cut.begin, cut.end)
     output_rate = _per_second(definitions.tokens_within(records, *within), cut.seconds)
     prompt_rate = _per_second(definitions.prompt_tokens_within(records, *within), cut.seconds)
+    finished = definitions.finished_within(records, *within)
     gaps = [definitions.itl_seconds(record) for record in timed]
     return Results(
         slo=slo,
@@ -137,8 +138,9 @@ def measure(
         tpot=Spread.of(_each(timed, definitions.tpot_seconds)),
         e2e=Spread.of(_each(timed, definitions.e2e_seconds)),
         interactivity=Spread.of(_each(timed, definitions.interactivity)),
-        request_rps=_per_second(definitions.finished_within(records, *within), cut.seconds),
-        goodput_rps=_per_second(verdicts[definitions.GOOD], cut.seconds),
+        request_rps=_per_second(len(finished), cut.seconds),
+        # Of those that finished: counted by arrival, good requests could be more than finished ones.
+        goodput_rps=_per_second(definitions.verdicts(finished, slo)[definitions.GOOD], cut.seconds),
         output_tokens_per_second=output_rate,
         total_tokens_per_second=output_rate + prompt_rate,
         prompt_tokens=_mean([record.prompt_tokens for record in timed]),
