@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.act.scale import DELETION_COST
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason

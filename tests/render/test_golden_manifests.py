@@ -271,12 +271,23 @@ def test_downtime_of_the_only_replica_is_said_before_it_happens_and_while_it_las
     for of in (service(), newer):
         (remark,) = remarks(of, ["h100"], context(deployed=before, surge_room=0))
         assert remark == (
-            "chat-h100: no GPU is free, so a rollout serves no request between its only replica and the next one"
+            "chat-h100: no GPU is free, so a rollout serves no request between its only replica and the next one; "
+            "free a GPU before you edit the spec"
         )
         assert not remarks(of, ["h100"], context(deployed=before, surge_room=1))
         assert not remarks(of, ["h100"], replace(context(deployed=before, surge_room=0), replicas=2))
     (remark,) = remarks(service({"rollout": {"maxSurge": 0}}), ["h100"], context(deployed=before, surge_room=1))
     assert "rollout.maxSurge is 0" in remark
+    assert remark.endswith("; set rollout.maxSurge to Auto")
+
+
+def test_downtime_is_not_spoken_of_where_nothing_serves_that_a_rollout_could_interrupt() -> None:
+    before = live(chat_h100(service(), context(admission_tokens=5600)))
+    starting = context(deployed=before, surge_room=0)
+    assert remarks(service(), ["h100"], starting)
+    assert not remarks(service(), ["h100"], starting, serving=False)
+    assert not remarks(service(), ["h100"], context(deployed=before, surge_room=0, kept=True))
+    assert remarks(service(), ["h100"], context(deployed=before, surge_under_way=0), serving=False), "it is happening"
 
 
 def test_contexts_are_hashable_so_that_renderings_can_be_cached() -> None:

@@ -25,7 +25,7 @@ from holdfast.control.pins import LASTING_SECONDS, Pins
 from holdfast.control.plan import Plan
 from holdfast.control.remedies import with_remedies
 from holdfast.control.report import condition_news, invalid_status, is_warning, iso, status_of
-from holdfast.domain.cluster import NodeOffer, QueueLimit
+from holdfast.domain.cluster import NodeOffer, QueueLimit, ReplicaPhase
 from holdfast.domain.decision import Action, BatchingTarget, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -116,7 +116,9 @@ class StatusPublisher:
         """Notes about rendered pods."""
         if part.adoption is not None:
             return ()
-        return remarks(part.service, used, changes.context, platform_assigns_ids=self._platform_assigns_ids)
+        serving = any(replica.phase is ReplicaPhase.READY for replica in part.replicas)
+        assigned = self._platform_assigns_ids
+        return remarks(part.service, used, changes.context, serving=serving, platform_assigns_ids=assigned)
 
     async def tell_invalid(self, entry: Invalid, now: float) -> None:
         """Write the status of an invalid service, and an Event. Raises ApiError.

@@ -31,16 +31,20 @@ def remarks(
     accelerators_wanted: Sequence[str],
     context: RenderContext,
     *,
+    serving: bool = True,
     platform_assigns_ids: bool = False,
 ) -> tuple[str, ...]:
-    """What people should know about the pods: different sentences for the condition Ready."""
+    """What people should know about the pods: different sentences for the condition Ready.
+
+    `serving`: whether a replica serves, which a rollout could interrupt.
+    """
     found = (
         remark
         for accelerator in _listed(service, accelerators_wanted)
         for remark in (
             _no_admission(service, accelerator, context),
             _no_plugin(service, accelerator, context),
-            _downtime(service, accelerator, context),
+            _downtime(service, accelerator, context, serving),
             "" if platform_assigns_ids else unusual.ids_by_null(service, accelerator),
             unusual.adapters_at_run_time(service, accelerator),
         )
@@ -98,11 +102,17 @@ def _admission_tokens(facts: AcceleratorFacts) -> int | None:
     return facts.deployed.admission_tokens if facts.deployed else facts.admission_tokens
 
 
-def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
-    """Said before, while and after it happens: whoever edits the service next should know."""
+def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext, serving: bool) -> str:
+    """Said before, while and after it happens: whoever edits the service next should know.
+
+    Not where nothing serves that a rollout could interrupt, and not of an accelerator that the service leaves.
+    """
     facts = context.facts(accelerator.name)
-    if context.replicas != 1 or facts.deployed is None or max_surge(service, accelerator, facts, rolls_out=True):
+    matters = (serving or facts.surge_under_way is not None) and not facts.kept and context.replicas == 1
+    if not matters or facts.deployed is None or max_surge(service, accelerator, facts, rolls_out=True):
         return ""
     name = names.deployment_name(service.metadata.name, accelerator.name)
-    cause = "rollout.maxSurge is 0" if service.spec.rollout.max_surge == 0 else "no GPU is free"
-    return f"{name}: {cause}, so a rollout serves no request between its only replica and the next one"
+    cause, remedy = "no GPU is free", "free a GPU before you edit the spec"
+    if service.spec.rollout.max_surge == 0:
+        cause, remedy = "rollout.maxSurge is 0", "set rollout.maxSurge to Auto"
+    return f"{name}: {cause}, so a rollout serves no request between its only replica and the next one; {remedy}"
