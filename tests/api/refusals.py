@@ -107,7 +107,20 @@ _SLO = (
     Refusal(
         "a duration that is far too long", {"slo": {"ttft": "1" * 40 + "s"}}, "spec.slo.ttft", "at most 16", "Too long"
     ),
-    Refusal("a ttft as a number", {"slo": {"ttft": 500}}, "spec.slo.ttft", "string"),
+    Refusal("a ttft as a number", {"slo": {"ttft": 500}}, "spec.slo.ttft", "write it with a unit, such as 500ms"),
+    Refusal("a tpot as a number", {"slo": {"tpot": 30}}, "spec.slo.tpot", "write it with a unit, such as 500ms"),
+    Refusal("an e2e as a number", {"slo": {"e2e": 20}}, "spec.slo.e2e", "write it with a unit, such as 500ms"),
+    Refusal("a ttft of 0 without unit", {"slo": {"ttft": 0}}, "spec.slo.ttft", "a number without unit"),
+    Refusal("a negative number", {"slo": {"tpot": -5}}, "spec.slo.tpot", "a number without unit"),
+    Refusal("a huge number", {"slo": {"ttft": 2**40, "e2e": 1}}, "spec.slo.ttft", "a number without unit"),
+    Refusal(
+        "an objective as a number", {"slo": {"objective": 99}}, "spec.slo.objective", "a percent sign, such as 99%"
+    ),
+    Refusal("a ttft as a fraction", {"slo": {"ttft": 0.5}}, "spec.slo.ttft", "valid string", "must be of type"),
+    Refusal(
+        "an objective as a share", {"slo": {"objective": 0.99}}, "spec.slo.objective", "valid string", "must be of type"
+    ),
+    Refusal("a tpot that is true", {"slo": {"tpot": True}}, "spec.slo.tpot", "valid string", "must be of type"),
     Refusal("a missing ttft", {"slo": {"ttft": None}}, "spec.slo.ttft", "add it", "Required value"),
     Refusal("a missing slo", {"slo": None}, "spec.slo", "add it", "Required value"),
 )

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 from holdfast.api.engine_environment import environment_rules
 from holdfast.api.pod_schema import Shaped, schema_of
 from holdfast.api.quantities import DURATION_REMEDY, PERCENT_PATTERN, parse_duration_seconds, parse_percent
-from holdfast.api.rules import Checked, Rule, cel_seconds, is_duration
+from holdfast.api.rules import Checked, NeedsUnit, Rule, cel_seconds, is_duration
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _RESOURCE_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -66,14 +66,16 @@ _MODEL_URI = Rule(
 )
 
 Duration = Annotated[str, StringConstraints(max_length=16)]
-LatencyBound = Annotated[Duration, _duration("0s", "1d")]
+LatencyBound = Annotated[Duration, _duration("0s", "1d"), NeedsUnit("write it with a unit, such as 500ms or 1.5s")]
 Window = Annotated[Duration, _duration("5m", "30d")]
 ShutdownTimeout = Annotated[Duration, _duration("1s", "1h")]
 StartupTimeout = Annotated[Duration, _duration("10s", "1d")]
 LoadDuration = Annotated[Duration, _duration("1s", "1d")]
 ClientLag = Annotated[Duration, _duration("0s", "1m")]
 Timeout = Annotated[Duration, _duration("1m", "1d")]
-Objective = Annotated[str, StringConstraints(max_length=16), Checked(_OBJECTIVE)]
+Objective = Annotated[
+    str, StringConstraints(max_length=16), Checked(_OBJECTIVE), NeedsUnit("write it with a percent sign, such as 99%")
+]
 ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)]
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=253)]

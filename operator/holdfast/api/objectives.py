@@ -7,7 +7,8 @@ from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.api.rules import ApiModel, Rule, cel_seconds, is_duration
 
 _E2E_ABOVE_TTFT = Rule(
-    f"!has(self.e2e) || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
+    "!has(self.e2e) || type(self.e2e) != string || type(self.ttft) != string"
+    f" || !{is_duration('self.e2e')} || !{is_duration('self.ttft')}"
     f" || {cel_seconds('self.e2e')} > {cel_seconds('self.ttft')}",
     "e2e must be longer than ttft: raise e2e, lower ttft, or remove e2e",
     lambda slo: slo.e2e is None or slo.e2e_seconds > slo.ttft_seconds,

@@ -65,6 +65,32 @@ class Checked:
         return value
 
 
+class NeedsUnit:
+    """Annotation, right of `Checked`, of a text that people write as a plain number: those get an answer in words."""
+
+    def __init__(self, remedy: str) -> None:
+        message = f"a number without unit: {remedy}"
+        self._rule = Rule("type(self) == string", message, lambda value: type(value) is not int)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Refuse whole numbers before the type does."""
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """A whole number or a string; the rules of the string hold for strings alone."""
+        known = {key: value for key, value in handler(schema).items() if key != "type"}
+        others = [
+            {**rule, "rule": f"type(self) != string || ({rule['rule']})"}
+            for rule in known.get("x-kubernetes-validations", ())
+        ]
+        rules = [self._rule.to_validation(), *others]
+        return {**known, "x-kubernetes-int-or-string": True, "x-kubernetes-validations": rules}
+
+    def _check(self, value: Any) -> Any:
+        require(value, (self._rule,))
+        return value
+
+
 class ApiModel(BaseModel):
     """A part of the object: immutable, camelCase outside, unknown fields refused, rules over its fields."""
 
