@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ from e2e import stack
 from e2e.cluster import images
 from e2e.kubectl import Kubectl, condition
 from e2e.patience import patient
+from release import chart, own
 
 pytestmark = pytest.mark.cluster
 
@@ -42,10 +44,11 @@ def blocks(section: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """The files that the blocks name, with the images of this cluster."""
+    """The files that the blocks name: the chart as it is packaged, and the examples with the images of this cluster."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("charts", "examples/no-gpu"):
-        shutil.copytree(stack.REPOSITORY / name, folder / name)
+    shutil.copytree(stack.REPOSITORY / "examples/no-gpu", folder / "examples/no-gpu")
+    with tarfile.open(chart.package(folder, own.project_version(), registry="", site="", repository="")) as packaged:
+        packaged.extractall(folder / "charts", filter="data")
     written = list((folder / "examples/no-gpu").iterdir())
     for old, new in IMAGES.items():
         texts = {path: path.read_text(encoding="utf-8") for path in written}

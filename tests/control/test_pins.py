@@ -37,6 +37,8 @@ def events(api: FakeApi) -> list[tuple[str, str]]:
 async def test_a_pin_is_told_at_once_and_warned_of_once_after_ten_minutes() -> None:
     api, part = cluster(), pinned()
     acting, hold = actuator(api), held(part)
+    known = pinned(by="")
+    await acting.act([known], [held(known)], [], [], now=-5.0)
     for now in (0.0, 5.0, LASTING_SECONDS - 5.0):
         await acting.act([part], [hold], [], [], now=now)
     assert [kind for kind, _ in events(api)] == ["Normal"]

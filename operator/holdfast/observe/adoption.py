@@ -162,7 +162,8 @@ def _unsuitable(name: str, found: Sequence[VllmContainer], template: Object) -> 
         )
     kind = found[0].value("--runner", "--task", "--convert") or ""
     if kind in NO_TEXT:
-        return f"Deployment {name} serves a model that generates no text ({kind}), so ttft and tpot say nothing of it"
+        told = f"Deployment {name} serves a model that generates no text ({kind}), so ttft and tpot say nothing of it"
+        return f"{told}; delete this LLMService"
     if _BLINDING in flags:
         return f"Deployment {name} runs vLLM with {_BLINDING}, so it has no metrics to size it by; remove that argument"
     return ""

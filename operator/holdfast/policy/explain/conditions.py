@@ -352,8 +352,7 @@ def _reconciling(view: View) -> Told:
     if not rolling and _declared_are_ready(view):
         return False, Reason.STEADY, "as many replicas are ready as the spec declares"
     if broken := _broken(view):
-        reason, text = broken
-        return True, reason, f"{_shares(view)}; {text}"
+        return True, broken[0], f"{_shares(view)}; {broken[1]}"
     paused = next((placement.deployment for placement in view.service.placements if placement.paused), "")
     if rolling and (view.ready or paused):  # while none serves, it matters that they start
         return True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused)
