@@ -336,10 +336,10 @@ def test_a_service_that_is_pinned_for_a_day_is_told(tmp_path: Path) -> None:
 
 def test_a_pin_that_the_applied_manifest_does_not_set_is_told_after_ten_minutes(tmp_path: Path) -> None:
     world = World(minutes=30)
-    outside = "PinnedOutsideManifest"
-    conditions(world, "ScalingActive", (0.0, 10.0, "True", "Scaling"), (10.0, 1e9, "False", outside))
-    world.calls(18.0, f"Holdfast{outside}")
-    world.calls(22.0, f"Holdfast{outside}", "chat")
+    turns = (0.0, 10.0, "True", "Scaling"), (10.0, 1e9, "False", "PinnedOutsideManifest")
+    conditions(world, "ScalingActive", *turns)
+    world.calls(18.0, "HoldfastPinnedOutsideManifest")
+    world.calls(22.0, "HoldfastPinnedOutsideManifest", "chat")
     world.play(tmp_path, lambda rule: rule.get("record") == series.CONDITION or "Pinned" in rule.get("alert", ""))
 
 

@@ -57,8 +57,10 @@ class Checked:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Add the rules to the schema."""
-        return {**handler(schema), "x-kubernetes-validations": [rule.to_validation() for rule in self._rules]}
+        """Add the rules to the schema, after those that the type has already."""
+        known = handler(schema)
+        rules = [*known.get("x-kubernetes-validations", ()), *(rule.to_validation() for rule in self._rules)]
+        return {**known, "x-kubernetes-validations": rules}
 
     def _check(self, value: Any) -> Any:
         require(value, self._rules)
