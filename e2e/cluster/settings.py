@@ -105,6 +105,8 @@ def kubelet_settings(layout: Layout, authority: Path, serving: KeyPair) -> str:
         "eventRecordQPS": 0,
         "serializeImagePulls": False,
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+        # An image that a test pulls under another name would have to be pulled again under its own.
+        "imagePullCredentialsVerificationPolicy": "NeverVerify",
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "podLogsDir": str(layout.pod_logs),
