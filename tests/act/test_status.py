@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from holdfast.act.api import ApiError
+from holdfast.act.older_types import undeclared_fields
 from holdfast.act.resources import service_path
 from holdfast.act.status import StatusWriter, least_age_seconds
 from holdfast.domain.service import ServiceKey
@@ -284,3 +285,31 @@ async def test_a_status_that_is_refused_either_way_is_no_secret() -> None:
     api.fail_with = ApiError(422, "no")
     with pytest.raises(ApiError):
         await StatusWriter(api).write(KEY, "u1", status(), observed={}, now=0.0)
+
+
+class OlderTypes(FakeApi):
+    """Refuses fields that its CRD does not have, as the API server words it, up to one at a time."""
+
+    def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        told = [".status.url"] if "url" in body["status"] else []
+        for item in body["status"].get("placements", ()):
+            told += [f'.status.placements[accelerator="{item["accelerator"]}"].engine'] if "engine" in item else []
+        if told:
+            words = "\n".join(f"  {path}: field not declared in schema" for path in told)
+            raise ApiError(500, f"failed to create typed patch object (ns/chat): errors:\n{words}")
+        return super()._patch(path, body)
+
+
+async def test_a_status_is_written_without_the_fields_that_an_older_crd_does_not_have() -> None:
+    api = OlderTypes()
+    api.objects.update(api_with_service().objects)
+    placements = [{"accelerator": "h100", "desired": 2, "engine": {"dtype": "bf16"}}, {"accelerator": "l4"}]
+    await StatusWriter(api).write(KEY, "u1", status(url="a", placements=placements), observed={}, now=0.0)
+    written = api.objects[service_path(KEY)]["status"]
+    assert "url" not in written
+    assert written["placements"] == [{"accelerator": "h100", "desired": 2}, {"accelerator": "l4"}]
+
+
+def test_other_refusals_name_no_undeclared_fields() -> None:
+    assert undeclared_fields("status.url: Invalid value") == ()
+    assert undeclared_fields(".status.a.b: field not declared in schema") == (("status", "a", "b"),)

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.act.api import APPLY, MERGE, PATCH, ApiError, ApiPort, Body
 from holdfast.act.deadband import same
+from holdfast.act.older_types import undeclared_fields, without_fields
 from holdfast.act.resources import service_path
 from holdfast.act.unowned_status import leftovers
 from holdfast.act.write_queue import WriteQueue
@@ -142,16 +143,20 @@ async def _apply_or_replace(api: ApiPort, path: str, body: Body, parts: type[Sta
 
     Fields with a second writer, as after restoring a backup, survive an apply that omits them. Such a remnant (a
     recommendation without its time) would make every later status invalid. A removal leaves no owner behind; a merge
-    patch would create another field owner, and later applies could not remove its fields.
+    patch would create another field owner, and later applies could not remove its fields. Fields that an older CRD does
+    not have are left out.
     """
     manager = {"fieldManager": STATUS}
 
-    async def apply() -> None:
-        await api.request("PATCH", path, query={**manager, "force": "true"}, body=body, content_type=APPLY)
+    async def apply(applied: Body = body) -> None:
+        await api.request("PATCH", path, query={**manager, "force": "true"}, body=applied, content_type=APPLY)
 
     try:
         await apply()
     except ApiError as error:
+        if fields := undeclared_fields(str(error)):
+            await apply(without_fields(body, fields))
+            return
         if not error.is_invalid:
             raise
         absent = {str(field.alias): None for field in parts.model_fields.values()}
