@@ -25,8 +25,8 @@ def undeclared_fields(refusal: str) -> tuple[tuple[str, ...], ...]:
 
 def without_fields(body: Body, fields: Sequence[tuple[str, ...]]) -> Body:
     """Return the object without these fields, and say once which ones they are."""
-    _tell(", ".join(".".join(path) for path in fields))
     for path in fields:
+        _tell(".".join(path))
         body = _without(body, path)
     return body
 
@@ -41,6 +41,6 @@ def _without(part: Any, path: Sequence[str]) -> Any:
 
 
 @cache
-def _tell(names: str) -> None:
+def _tell(name: str) -> None:
     told = "the CRDs in the cluster are older than the operator, so %s is not written: apply the CRDs of this release"
-    _LOG.warning(told, names)
+    _LOG.warning(told, name)

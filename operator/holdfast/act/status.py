@@ -143,26 +143,35 @@ async def _apply_or_replace(api: ApiPort, path: str, body: Body, parts: type[Sta
 
     Fields with a second writer, as after restoring a backup, survive an apply that omits them. Such a remnant (a
     recommendation without its time) would make every later status invalid. A removal leaves no owner behind; a merge
-    patch would create another field owner, and later applies could not remove its fields. Fields that an older CRD does
-    not have are left out.
+    patch would create another field owner, and later applies could not remove its fields.
     """
     manager = {"fieldManager": STATUS}
 
-    async def apply(applied: Body = body) -> None:
-        await api.request("PATCH", path, query={**manager, "force": "true"}, body=applied, content_type=APPLY)
+    async def apply() -> None:
+        await _apply_declared(api, path, {**manager, "force": "true"}, body)
 
     try:
         await apply()
     except ApiError as error:
-        if fields := undeclared_fields(str(error)):
-            await apply(without_fields(body, fields))
-            return
         if not error.is_invalid:
             raise
         absent = {str(field.alias): None for field in parts.model_fields.values()}
         nothing = {"metadata": {"uid": body["metadata"]["uid"]}, "status": absent}
         await api.request("PATCH", path, query=manager, body=nothing, content_type=MERGE)
         await apply()
+
+
+async def _apply_declared(api: ApiPort, path: str, query: Mapping[str, str], body: Body) -> None:
+    """Apply the status without the fields that an older CRD does not have; a refusal names only some of them."""
+    while True:
+        try:
+            await api.request("PATCH", path, query=query, body=body, content_type=APPLY)
+            return
+        except ApiError as error:
+            declared = without_fields(body, undeclared_fields(str(error)))
+            if declared == body:
+                raise
+            body = declared
 
 
 def least_age_seconds(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
