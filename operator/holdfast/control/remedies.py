@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,6 +36,5 @@ def _remedy(value: ConditionValue, part: ServiceParts, desired: int, labels: Nod
         return ""
     if any(replica.phase is ReplicaPhase.UNSCHEDULABLE for replica in part.replicas):
         return labels.unmatched(part.spec) or _NO_NODE
-    key = part.spec.key
-    pods = f"kubectl describe pod -n {key.namespace} -l holdfast.dev/service={key.name}"
+    pods = f"kubectl describe pod -n {part.spec.key.namespace} -l {shlex.quote(part.selector)}"
     return f"wait until one has started, or see {pods}"

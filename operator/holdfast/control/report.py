@@ -55,7 +55,7 @@ def status_of(
         reason=_reason(merged),
         url=None if part.adoption else service_url(part.service),
         replicas=_counts(part, decision),
-        selector=part.adoption.selector if part.adoption else f"holdfast.dev/service={part.spec.key.name}",
+        selector=part.selector,
         slo=status.SLOStatus(**_slo(part, decision)),
         capacity=None if decision.capacity is None else status.CapacityStatus(**_capacity(decision.capacity)),
         placements=_placements(part, decision),

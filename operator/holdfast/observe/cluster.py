@@ -130,6 +130,11 @@ class ServiceParts:
     ended: tuple[Replica, ...] = ()
     adoption: Adoption | None = None
 
+    @property
+    def selector(self) -> str:
+        """The label selector of its pods."""
+        return self.adoption.selector if self.adoption else f"{SERVICE_LABEL}={self.spec.key.name}"
+
     def shown(self, kind: str, name: str) -> Live | None:
         """Return an object as the watch shows it; None if its kind is not watched."""
         if kind not in self.watched:
