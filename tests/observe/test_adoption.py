@@ -96,9 +96,7 @@ def test_a_model_that_the_arguments_hide_is_unknown_and_no_fault() -> None:
 
 REFUSED = {
     "does not exist in namespace prod; create it": TargetState(),
-    "the operator may not list pods in namespace prod; grant it": TargetState(
-        unreadable="the operator may not list pods in namespace prod"
-    ),
+    "the operator may not list pods in namespace prod; grant it": TargetState(unreadable="list pods in namespace prod"),
     "was made by Holdfast, which sizes it already": TargetState(
         {**deployment(), "metadata": {"name": "my-vllm", "ownerReferences": [{"apiVersion": "holdfast.dev/v1alpha1"}]}}
     ),

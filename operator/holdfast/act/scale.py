@@ -67,23 +67,19 @@ async def prefer_removal(api: ApiPort, namespace: str, pods: Sequence[str]) -> N
     """
     base = -int(time.time()) - len(pods)
     for rank, pod in enumerate(pods):
-        body = {"metadata": {"annotations": {DELETION_COST: str(base + rank)}}}
-        try:
-            await api.request(
-                "PATCH", pod_path(namespace, pod), query={"fieldManager": SCALING}, body=body, content_type=MERGE
-            )
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        await _set_deletion_cost(api, namespace, pod, str(base + rank))
 
 
 async def unmark(api: ApiPort, namespace: str, pod: str) -> None:
     """Take our deletion cost off a pod; a pod that is gone needs none. Raises ApiError."""
-    body = {"metadata": {"annotations": {DELETION_COST: None}}}
+    await _set_deletion_cost(api, namespace, pod, None)
+
+
+async def _set_deletion_cost(api: ApiPort, namespace: str, pod: str, cost: str | None) -> None:
+    body = {"metadata": {"annotations": {DELETION_COST: cost}}}
+    query = {"fieldManager": SCALING}
     try:
-        await api.request(
-            "PATCH", pod_path(namespace, pod), query={"fieldManager": SCALING}, body=body, content_type=MERGE
-        )
+        await api.request("PATCH", pod_path(namespace, pod), query=query, body=body, content_type=MERGE)
     except ApiError as error:
         if error.status != 404:
             raise

@@ -15,7 +15,7 @@ from holdfast.api.llmservice import API_VERSION, KIND, InvalidLLMService, LLMSer
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
-from holdfast.control.targets import autoscalers_in, read_target
+from holdfast.control.targets import autoscalers_in, autoscalers_path, read_target
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.enginemodel.prior import option_prior
@@ -63,10 +63,12 @@ async def told(api: ApiPort, arguments: argparse.Namespace, name: str) -> int:
         declared = LLMService.parse(body)
     except InvalidLLMService as error:
         return _said(2, str(error))
+    if state.unreadable:
+        return _said(1, f"you may not {state.unreadable}; ask for that right")
     labels = accelerator_labels(own_pods(state.deployment, state.pods), await _nodes(api)) if state.deployment else {}
     part = adopted(ServiceParts(declared, to_spec(declared)), state, labels)
     if isinstance(part, Invalid):
-        return _said(1, _as_yours(part.message))
+        return _said(1, part.message)
     if other := await _other(api, namespace, name):
         return _said(1, f"LLMService {other} has Deployment {name} as target already; edit it instead")
     print(json.dumps(body) if arguments.json else text(body, part), end="\n" if arguments.json else "")
@@ -120,9 +122,7 @@ async def _bounds(api: ApiPort, namespace: str, state: TargetState) -> dict[str,
     kind, _, name = state.autoscaler.partition(" ")
     spec: dict[str, Any] = {}
     if kind:
-        group = "autoscaling/v2" if kind == "HorizontalPodAutoscaler" else "keda.sh/v1alpha1"
-        path = f"/apis/{group}/namespaces/{namespace}/{kind.lower()}s/{name}"
-        spec = (await api.request("GET", path)).get("spec") or {}
+        spec = (await api.request("GET", f"{autoscalers_path(kind, namespace)}/{name}")).get("spec") or {}
     least = int(spec.get("minReplicas", spec.get("minReplicaCount", 1)))
     most = int(spec.get("maxReplicas", spec.get("maxReplicaCount", max(_MOST, size))))
     return {"min": max(1, least), "max": max(1, least, most)}
@@ -145,13 +145,6 @@ async def _other(api: ApiPort, namespace: str, name: str) -> str:
         return ""
     targets = {(each["spec"].get("target") or {}).get("name"): each["metadata"]["name"] for each in listed}
     return str(targets.get(name, ""))
-
-
-def _as_yours(message: str) -> str:
-    """Why the Deployment cannot be sized, where it is your rights that are missing and not the operator's."""
-    return message.replace("the operator may not", "you may not").replace(
-        "grant it (the chart does)", "ask for that right"
-    )
 
 
 def _said(code: int, sentence: str) -> int:

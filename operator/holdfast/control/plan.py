@@ -92,10 +92,11 @@ def plan(
     `admission` gives the limit for a rollout that starts now, `limits` the limits of running engines by accelerator.
     `activator`: the service should have one.
     """
-    if part.adoption is not None:
-        return _resized_only(part, decision)
     targets = {target.accelerator: target for target in decision.verdict.targets}
     deployed = {item.placement.accelerator: item for item in part.deployed}
+    shrink, grow = _resized(targets, deployed, lt), tuple(_resized(targets, deployed, gt))
+    if part.adoption is not None:  # of somebody else's Deployment, Holdfast writes the size and nothing else
+        return Plan((), RenderContext(replicas=decision.verdict.replicas), {}, {}, tuple(shrink), grow, ())
     listed = [option.name for option in part.spec.accelerators]
     wanted = tuple(name for name in listed if name in deployed or _size(targets, name) > 0)
     retired = _retired(part, decision, deployed)
@@ -115,20 +116,11 @@ def plan(
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
         },
         activator=_missing(part, activator_name(part.spec.key.name)) if activator else {},
-        shrink=(*_resized(targets, deployed, lt), *retired),
-        grow=tuple(_resized(targets, deployed, gt)),
+        shrink=(*shrink, *retired),
+        grow=grow,
         delete=tuple(_emptied(part, deployed)),
         spare=_spare(part, sum(sizes.values())),
     )
-
-
-def _resized_only(part: ServiceParts, decision: Decision) -> Plan:
-    """Of somebody else's Deployment, Holdfast writes the size and nothing else."""
-    targets = {target.accelerator: target for target in decision.verdict.targets}
-    deployed = {item.placement.accelerator: item for item in part.deployed}
-    shrink, grow = _resized(targets, deployed, lt), _resized(targets, deployed, gt)
-    context = RenderContext(replicas=decision.verdict.replicas)
-    return Plan((), context, {}, {}, tuple(shrink), tuple(grow), ())
 
 
 def _spare(part: ServiceParts, decided: int) -> int | None:

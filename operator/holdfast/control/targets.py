@@ -28,10 +28,7 @@ _RIGHTS_SECONDS = 30.0
 _MOST_SECONDS = 3.0
 _SCALE_VERBS = ("get", "patch")
 _CACHED = {"resourceVersion": "0"}
-_AUTOSCALERS = (
-    ("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
-    ("ScaledObject", "keda.sh/v1alpha1", "scaledobjects"),
-)
+_AUTOSCALERS = {"HorizontalPodAutoscaler": "autoscaling/v2", "ScaledObject": "keda.sh/v1alpha1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class _Seen:
 
 
 class Targets:
-    """Remembers the targets, so that a service of which nothing changed stays the identical object."""
+    """Remembers the targets: while nothing about a service changes, `look` returns the identical object for it."""
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
@@ -196,7 +193,7 @@ class Targets:
 
 
 class _Forbidden(Exception):
-    """The operator may not read something; the text says what."""
+    """Something may not be read; the text says what, such as `list pods in namespace prod`."""
 
 
 async def _in_time(work: Coroutine[None, None, None]) -> None:
@@ -226,13 +223,18 @@ async def read_target(
     return TargetState(deployment, tuple(pods.get("items") or ()), rival)
 
 
+def autoscalers_path(kind: str, namespace: str) -> str:
+    """Return where the API server has the autoscalers of one kind in a namespace."""
+    return f"/apis/{_AUTOSCALERS[kind]}/namespaces/{namespace}/{kind.lower()}s"
+
+
 async def autoscalers_in(api: ApiPort, namespace: str) -> Mapping[str, str]:
     """Return which autoscaler sizes a Deployment, by the Deployment's name; a ScaledObject before its own HPA."""
     found: dict[str, str] = {}
-    for kind, version, plural in _AUTOSCALERS:
-        path = f"/apis/{version}/namespaces/{namespace}/{plural}"
+    for kind in _AUTOSCALERS:
+        path = autoscalers_path(kind, namespace)
         try:
-            listed = await _get(api, path, f"list {plural}", namespace)
+            listed = await _get(api, path, f"list {path.rpartition('/')[2]}", namespace)
         except ApiError as error:
             if error.status == 404:  # no such API
                 continue
@@ -249,7 +251,7 @@ async def _get(api: ApiPort, path: str, what: str, namespace: str, query: Mappin
         return await api.request("GET", path, query={**_CACHED, **(query or {})})
     except ApiError as error:
         if error.status == 403:
-            raise _Forbidden(f"the operator may not {what} in namespace {namespace}") from error
+            raise _Forbidden(f"{what} in namespace {namespace}") from error
         raise
 
 

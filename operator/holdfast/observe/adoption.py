@@ -35,8 +35,9 @@ _BLINDING = "--disable-log-stats"
 class TargetState:
     """What the API server has of one target; `deployment` is None where it does not exist.
 
-    `pods` are those that its selector finds. `autoscaler` names the one that sizes it, empty without any. `unreadable`
-    says what the operator may not read, `may_scale` whether it may use `/scale`.
+    `pods` are the pods that its selector finds. `autoscaler` names the autoscaler that sizes it; empty if none does.
+    `unreadable` says what may not be read, such as `list pods in namespace prod`. `may_scale`: whether the operator may
+    use `/scale`.
     """
 
     deployment: Object | None = None
@@ -120,7 +121,7 @@ def _refusal(part: ServiceParts, state: TargetState) -> str:
     target, namespace = part.service.spec.target, part.spec.key.namespace
     name = target.name if target else ""
     if state.unreadable:
-        return f"{state.unreadable}; grant it (the chart does)"
+        return f"the operator may not {state.unreadable}; grant it (the chart does)"
     if state.deployment is None:
         return f"Deployment {name} does not exist in namespace {namespace}; create it, or correct spec.target.name"
     if _is_ours(state.deployment):
