@@ -57,7 +57,7 @@ class Checked:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Add the rules to the schema, after those that the type has already."""
+        """Add the rules to the schema, after the rules of the type itself."""
         known = handler(schema)
         rules = [*known.get("x-kubernetes-validations", ()), *(rule.to_validation() for rule in self._rules)]
         return {**known, "x-kubernetes-validations": rules}

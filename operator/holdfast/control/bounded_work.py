@@ -14,7 +14,7 @@ _CONCURRENCY = 8
 
 
 async def do_each(due: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
-    """Do the first `MOST_IN_A_TICK` of those that are due; the first error ends all."""
+    """Do the work for the first `MOST_IN_A_TICK` items; the first error ends the work for all."""
     slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def in_a_slot(item: T) -> None:

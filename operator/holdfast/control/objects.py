@@ -31,7 +31,7 @@ from holdfast.render.refusals import refusal_told
 
 _LOG = logging.getLogger(__name__)
 _IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
-_CORRECTED_AGAIN_SECONDS = 600.0  # who changes an object again and again is told of it so often
+_CORRECTED_AGAIN_SECONDS = 600.0  # an object that somebody changes again and again is reported no more often
 _PRUNE_AGAIN_SECONDS = 300.0  # old ReplicaSets may use files for long, and their removal is not watched
 
 Manifest = Mapping[str, Any]
