@@ -87,7 +87,8 @@ def test_the_load_is_found_by_pod_names_and_only_recommended_to(before: Json, pl
     pod = place.items("pods", "app=assistant")[0]["status"]["podIP"]
     for _ in range(12):
         _complete(pod)
-    seen = _wait(place, _expects_load, "a recommendation for this load")
+    # On a fast machine these few requests come so close together that the forecast is high for a while.
+    seen = _wait(place, lambda found: _expects_load(found) and _recommends_minimum(found), "the minimum for this load")
     assert seen["status"]["recommendation"]["reason"] == "AtMinimum"
     assert condition(seen, "MetricsAvailable")["status"] == "True"
     assert condition(seen, "FastLoopActive")["reason"] == "NotOurEngines"
@@ -143,6 +144,10 @@ def _wait(place: Kubectl, holds: Callable[[Json], bool], what: str) -> Json:
 def _expects_load(found: Json) -> bool:
     inputs = found["status"].get("recommendation", {}).get("inputs", {})
     return float(inputs.get("forecastRps") or 0.0) > 0.0
+
+
+def _recommends_minimum(found: Json) -> bool:
+    return bool(found["status"]["recommendation"]["reason"] == "AtMinimum")
 
 
 def _available(found: Json) -> int:
