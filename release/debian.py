@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.cache import cache_folder
+from e2e.cluster.cache import cache_folder, completed
 
 MIRROR_VARIABLE = "HOLDFAST_DEBIAN_MIRROR"
 RENEW = "python -m release.pins"
@@ -74,11 +74,8 @@ def fetch(deb: Deb) -> Path:
     """The .deb, from the cache if it is there; raises GoneError where the archive no longer has it."""
     kept = cache_folder() / "debs" / f"{deb.sha256}.deb"
     if not kept.exists():
-        content = _download_pinned(deb)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = kept.with_suffix(f".{os.getpid()}")
-        unfinished.write_bytes(content)
-        unfinished.rename(kept)
+        with completed(kept) as file:
+            file.write_bytes(_download_pinned(deb))
     return kept
 
 

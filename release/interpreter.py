@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from e2e.cluster.cache import cache_folder, digest_of
+from e2e.cluster.cache import cache_folder, completed, digest_of
 from release.debian import Deb, fetch, unpack
 
 PYTHON = "python3.11"
@@ -35,14 +34,12 @@ def unpacked(debs: Sequence[Deb]) -> Path:
     recipe = [Path(__file__), Path(__file__).with_name("debian.py")]
     target = cache_folder() / "debian" / digest_of(recipe, *(deb.sha256 for deb in debs))
     if not target.exists():
-        unfinished = target.with_suffix(f".{os.getpid()}")
-        shutil.rmtree(unfinished, ignore_errors=True)
         with ThreadPoolExecutor(8) as pool:
             files = list(pool.map(fetch, debs))
-        unfinished.mkdir(parents=True)
-        for file in files:
-            unpack(file, unfinished)
-        unfinished.rename(target)
+        with completed(target) as folder:
+            folder.mkdir()
+            for file in files:
+                unpack(file, folder)
     return target
 
 

@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.cluster.cache import cache_folder, digest_of, exclusive
+from e2e.cluster.cache import cache_folder, completed, digest_of, exclusive
 from release.wheels import REPOSITORY, WheelError, pinned_versions
 
 # The earliest time that a zip file can hold.
@@ -100,13 +99,11 @@ def _setuptools() -> Path:
 
 
 def _install(requirement: str, target: Path) -> None:
-    unfinished = target.with_suffix(".part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(unfinished), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise WheelError(f"pip could not install {requirement}:\n{done.stderr[-2000:]}")
-    unfinished.rename(target)
+    with completed(target) as folder:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), requirement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise WheelError(f"pip could not install {requirement}:\n{done.stderr[-2000:]}")
 
 
 def _without_times(archive: Path) -> None:

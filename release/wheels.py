@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import tomllib
 import zipfile
 from email.parser import Parser
 from importlib import metadata, util
 from pathlib import Path
 
-from e2e.cluster.cache import cache_folder, digest_of
+from e2e.cluster.cache import cache_folder, completed, digest_of
 from release.interpreter import Interpreter
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -48,10 +46,9 @@ def libraries(architecture: str, interpreter: Interpreter) -> list[Path]:
     digest = digest_of([CONSTRAINTS, Path(__file__)], architecture, *requirements())
     target = cache_folder() / "wheels" / digest
     if not target.exists():
-        unfinished = target.with_suffix(f".{os.getpid()}")
-        _download(architecture, interpreter, unfinished)
-        _check_pins(list(unfinished.glob("*.whl")))
-        unfinished.rename(target)
+        with completed(target) as folder:
+            _download(architecture, interpreter, folder)
+            _check_pins(list(folder.glob("*.whl")))
     return sorted(target.glob("*.whl"))
 
 
@@ -65,7 +62,6 @@ def _download(architecture: str, interpreter: Interpreter, target: Path) -> None
     command += [f"--platform={tag}" for tag in tags]
     done = interpreter.run(*command, f"--constraint={CONSTRAINTS}", f"--dest={target}", *requirements(), path=_pip())
     if done.returncode != 0:
-        shutil.rmtree(target, ignore_errors=True)
         raise WheelError(f"pip could not download the wheels for {architecture}:\n{done.stderr.strip()[-2000:]}")
 
 

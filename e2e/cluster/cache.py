@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,16 @@ def digest_of(files: list[Path], *words: str) -> str:
     for file in sorted(files):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+@contextmanager
+def completed(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target`, free for a file or a folder that becomes `target` once the block ends well."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        unfinished = Path(scratch) / "unfinished"
+        yield unfinished
+        unfinished.rename(target)
 
 
 @contextmanager
