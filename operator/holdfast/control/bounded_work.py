@@ -1,4 +1,4 @@
-"""Requests about many pods or claims in one tick: bounded, and some at a time."""
+"""Requests about many objects in one tick: bounded, and some at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MOST_IN_A_TICK = 200
 _CONCURRENCY = 8
 
 
-async def do_each(due: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
-    """Do the work for the first `MOST_IN_A_TICK` items; the first error ends the work for all."""
+async def do_each(due: Sequence[T], do: Callable[[T], Awaitable[None]], most: int = MOST_IN_A_TICK) -> None:
+    """Do the work for the first `most` items, some at a time; the first error ends the work for all."""
     slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def in_a_slot(item: T) -> None:
         async with slots:
             await do(item)
 
-    doing = [asyncio.create_task(in_a_slot(item)) for item in due[:MOST_IN_A_TICK]]
+    doing = [asyncio.create_task(in_a_slot(item)) for item in due[:most]]
     try:
         await asyncio.gather(*doing)
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, Body, NotLeading
 from holdfast.act.resources import deployment_path, pods_path
 from holdfast.act.scale import unmark
+from holdfast.control.bounded_work import do_each
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import ServiceKey
 from holdfast.observe import mapping
@@ -23,7 +24,6 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.deletion_costs import deletion_cost_is_ours
 
 _LOG = logging.getLogger(__name__)
-_CONCURRENCY = 8
 _RIGHTS_SECONDS = 30.0
 _MOST_SECONDS = 3.0
 _SCALE_VERBS = ("get", "patch")
@@ -104,21 +104,19 @@ class Targets:
         return seen.outcome
 
     async def _read(self, parts: Sequence[ServiceParts], now: float) -> None:
-        slots = asyncio.Semaphore(_CONCURRENCY)
         autoscalers: dict[str, asyncio.Task[Mapping[str, str]]] = {}
 
         async def one(part: ServiceParts) -> None:
             seen, namespace = self._seen[part.spec.key], part.spec.key.namespace
             if namespace not in autoscalers:
                 autoscalers[namespace] = asyncio.create_task(autoscalers_in(self._api, namespace))
-            async with slots:
-                try:
-                    seen.state = await self._state(part, lambda: autoscalers[namespace], now)
-                except (ApiError, ApiUnreachable) as error:
-                    _LOG.warning("%s: reading its target failed, the last answer counts: %s", part.spec.key, error)
+            try:
+                seen.state = await self._state(part, lambda: autoscalers[namespace], now)
+            except (ApiError, ApiUnreachable) as error:
+                _LOG.warning("%s: reading its target failed, the last answer counts: %s", part.spec.key, error)
 
         try:
-            await asyncio.gather(*(one(part) for part in parts))
+            await do_each(parts, one, most=len(parts))
         finally:
             for task in autoscalers.values():
                 task.cancel()
