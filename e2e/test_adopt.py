@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from e2e import stack
 from e2e.kubectl import Json, Kubectl, condition
 from e2e.patience import Promised, patient
+from holdfast.monitoring.series import LEVEL
 
 pytestmark = pytest.mark.cluster
 
@@ -95,6 +97,19 @@ def test_the_load_is_found_by_pod_names_and_only_recommended_to(before: Json, pl
     assert seen["status"]["placements"][0]["accelerator"] == "nvidia-l40s"
     assert "url" not in seen["status"]
     assert _without_status(place.get_json("deployment", _NAME)) == _without_status(before)
+
+
+def test_rules_record_the_target_as_they_record_other_services(before: Json, place: Kubectl) -> None:
+    wanted = {"requests_judged:rate", "requests_in_flight:sum", "slo_objective:ratio", "replicas:count"}
+
+    def recorded() -> bool:
+        names = "|".join(f"{LEVEL}:{name}" for name in wanted)
+        labels = f'namespace="{place.namespace}", holdfast_service="{_NAME}"'
+        query = urllib.parse.urlencode({"query": f'{{__name__=~"{names}", {labels}}}'})
+        found = stack.prometheus(f"/api/v1/query?{query}")["result"]
+        return {row["metric"]["__name__"].removeprefix(f"{LEVEL}:") for row in found} == wanted
+
+    place.wait_until(recorded, _READY_SECONDS * 2, "recorded series of the target", poll_seconds=2.0)
 
 
 def test_a_target_that_is_missing_is_told(before: Json, place: Kubectl) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.cluster import Adoption, NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -245,6 +245,16 @@ def test_the_peaks_of_declared_hardware_are_told_instead() -> None:
     assert operator.value("service_gpu_peak", accelerator="abacus", of="bytes") == 1.6e12
     assert operator.value("service_gpu_peak", accelerator="abacus", of="flops") == 1.81e14
     assert {row["accelerator"] for row in operator.rows("service_gpu_peak")} == {"abacus"}
+
+
+def test_only_the_pods_of_targets_are_named() -> None:
+    own, theirs = chat(ReplicaPhase.READY), chat(ReplicaPhase.READY, ReplicaPhase.STARTING)
+    operator, name = Operator(), "service_target_pod"
+    operator.tick(own)
+    assert operator.rows(name) == []
+    operator.tick((replace(theirs[0], adoption=Adoption("my-vllm", "app=vllm")), theirs[1]))
+    assert [row["engine_pod"] for row in operator.rows(name)] == ["chat-0", "chat-1"]
+    assert operator.value(name, accelerator="h100", engine_pod="chat-1") == 1.0
 
 
 def test_a_thousand_services_are_told_without_work_in_the_tick() -> None:

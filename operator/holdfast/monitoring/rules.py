@@ -7,12 +7,12 @@ bounds that vLLM's histograms allow: the definitions of `observe.queries` and `p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.domain.burn_rate import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.monitoring import series
 from holdfast.monitoring.series import by, duration, of, told
-from holdfast.observe import queries
+from holdfast.observe import promql, queries
 from holdfast.observe.histograms import without_classic
 from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
 from holdfast.observe.traffic import FINISHED_REASONS
@@ -31,7 +31,7 @@ LEAST_FAST_SECONDS = 300.0
 """Replicas come within minutes: somebody is called where that did not help."""
 
 OBJECTIVE_KEPT = "15m"
-"""How long objectives outlive an operator that is gone, so that alerts do too."""
+"""How long objectives and the pods of targets outlive an operator that is gone, so that alerts do too."""
 
 SUDDEN_SHARE = 0.02
 """Whose loss within `LEAST_FAST_SECONDS` calls somebody: the share of the budget at which the SRE workbook pages."""
@@ -100,7 +100,25 @@ BURNS = (("steep", STEEP), ("fast", FAST), ("slow", SLOW))
 def recordings(scrape_seconds: float = 15.0) -> tuple[Recording, ...]:
     """Return all recordings, each after those it is made of."""
     span = duration(max(LEAST_RANGE_SECONDS, 4 * scrape_seconds))
-    return (*_operator(span), *_told(), *_latencies(span), *_verdicts(span), *_engines(span), *_costs(), *_burns())
+    of_engines = (*_latencies(span), *_verdicts(span), *_engines(span))
+    with_targets = (replace(each, expr=promql.with_vectors(each.expr, _and_targets)) for each in of_engines)
+    return (*_operator(span), *_told(), _target_pods(), *with_targets, *_costs(), *_burns())
+
+
+def _target_pods() -> Recording:
+    """The pods of targets under the labels of engines; one row per pod, so that no rule fails where two claim it."""
+    pods = told("holdfast_service_target_pod", "holdfast_accelerator", "engine_pod", kept=OBJECTIVE_KEPT)
+    named = f'label_replace({pods}, "pod", "$1", "engine_pod", "(.+)")'
+    return Recording(series.TARGET_POD, f"topk by (namespace, pod) (1, {named})")
+
+
+def _and_targets(vector: str) -> str:
+    """A vector of vLLM's series, and those of targets: these have only namespace and pod, the operator knows whose."""
+    if "vllm:" not in vector:
+        return vector
+    unlabelled = promql.OURS.sub('holdfast_service="", holdfast_accelerator=""', vector)
+    labels = "holdfast_service, holdfast_accelerator"
+    return f"({vector} or {unlabelled} * on (namespace, pod) group_left ({labels}) {of(series.TARGET_POD)})"
 
 
 def _operator(span: str) -> Iterator[Recording]:

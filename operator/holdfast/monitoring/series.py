@@ -69,6 +69,7 @@ WAITS_SINCE = f"{LEVEL}:replica_waits_since:timestamp_seconds"
 START_LIMIT = f"{LEVEL}:start_limit:seconds"
 WAKING_UNTIL = f"{LEVEL}:waking_until:timestamp_seconds"
 LAST_CHANGE = f"{LEVEL}:last_change:timestamp_seconds"
+TARGET_POD = f"{LEVEL}:target_pod:info"
 
 # Burn
 BURN_LIMIT = f"{LEVEL}:burn_limit:ratio"

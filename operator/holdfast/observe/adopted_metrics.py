@@ -8,14 +8,13 @@ namespaces and pods, and `label_replace` gives each row the Deployment's name, w
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, Traffic
 from holdfast.observe.prometheus import MetricsClient, PrometheusSource
-from holdfast.observe.promql import any_of
+from holdfast.observe.promql import OURS, any_of, with_vectors
 from holdfast.observe.queries import Query
 from holdfast.observe.samples import QueryResult, Sample, Series
 from holdfast.observe.traffic import TrafficRequest
@@ -27,14 +26,6 @@ _REST = f"-{_LETTER}+-{_LETTER * 5}"
 Without quantifiers in braces, because braces mark selectors (see `client.matching`).
 """
 
-_SELECTOR = r'[\w:]*\{[^{}]*holdfast_service(?:!=""|=~"[^"]*")[^{}]*\}'
-_SHIFTED = r"(?:\[[^\]]*\])?(?: offset -?[0-9a-z]+)?"
-_OVER_RANGES = "increase|delta|changes|timestamp|[a-z]+_over_time"
-_VECTOR = re.compile(rf"(?:\b(?:{_OVER_RANGES})\({_SELECTOR}{_SHIFTED}\)|{_SELECTOR}{_SHIFTED})")
-"""A selector of one of our queries, or the function around it: what `label_replace` can be given."""
-
-_OURS = re.compile(r'holdfast_service(?:!=""|=~"[^"]*")')
-
 
 def of_targets(promql: str, targets: Iterable[ServiceKey]) -> str:
     """Return a query for these Deployments (namespace and name) in place of the services that it asks for."""
@@ -42,7 +33,7 @@ def of_targets(promql: str, targets: Iterable[ServiceKey]) -> str:
     namespaces, names = any_of(key.namespace for key in known), any_of(key.name for key in known)
     pods = f'holdfast_service="", namespace=~"{namespaces}", pod=~"({names}){_REST}"'
     named = f'"holdfast_service", "$1", "pod", "({names}){_REST}"'
-    return _VECTOR.sub(lambda found: f"label_replace({_OURS.sub(pods, found[0])}, {named})", promql)
+    return with_vectors(promql, lambda vector: f"label_replace({OURS.sub(pods, vector)}, {named})")
 
 
 class TargetsClient:

@@ -210,6 +210,11 @@ def _gpu_peaks(option: AcceleratorOption) -> tuple[float, float] | None:
     return None if shape is None else (shape.peak_flops, shape.bandwidth)
 
 
+def _target_pods(part: ServiceParts, _: Decision) -> Rows:
+    if part.adoption is not None:
+        yield from (((each.accelerator, each.name), 1.0) for each in part.replicas)
+
+
 FIGURES = (
     Figure(
         "holdfast_slo_attainment_ratio",
@@ -323,6 +328,12 @@ FIGURES = (
         "Data sheet of one GPU of a known accelerator: dense 16-bit FLOP/s, bytes/s of memory.",
         ("accelerator", "of"),
         _peaks,
+    ),
+    Figure(
+        "holdfast_service_target_pod",
+        "1 for each pod of the Deployment in spec.target: recording rules find the series of its engine by it.",
+        ("accelerator", "engine_pod"),
+        _target_pods,
     ),
 )
 
