@@ -126,7 +126,7 @@ def operator_account(folder: Path) -> Path:
     namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for manifest in (namespace, chart):  # both may be there already, from tests that ran before
         kubectl.run("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=manifest)
-    kubectl.run("wait", "--for=condition=Established", "crd/llmservices.holdfast.dev")
+    kubectl.wait_established("llmservices.holdfast.dev")
     token = kubectl.run("create", "token", "holdfast", "--duration=6h").strip()
     document: dict[str, Any] = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     document["users"] = [{"name": user["name"], "user": {"token": token}} for user in document["users"]]
