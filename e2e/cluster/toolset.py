@@ -122,6 +122,7 @@ VICTORIA_METRICS = Tool(
     source=TOOLS_FOLDER / "victoriametrics",
 )
 KSTATUS = Tool("kstatus", "github.com/fluxcd/cli-utils", {"kstatus": "./"}, 60, source=TOOLS_FOLDER / "kstatus")
+CRDCHECK = Tool("crdcheck", "k8s.io/apiextensions-apiserver", {"crdcheck": "./"}, 75, source=TOOLS_FOLDER / "crdcheck")
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)
