@@ -52,6 +52,10 @@ class ServiceBuilder:
     def recommending(self) -> ServiceBuilder:
         return self._spec(recommend_only=True)
 
+    def adopting(self) -> ServiceBuilder:
+        """Engines of somebody else's Deployment."""
+        return self._spec(adopted=True)
+
     def with_schedules(self, *schedules: Schedule) -> ServiceBuilder:
         return self._spec(schedules=schedules)
 

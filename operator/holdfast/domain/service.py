@@ -114,7 +114,7 @@ class ServiceSpec:
     one more replica may run than declared. `startup_seconds`: maximum start time of a replica, None where the
     operator's setting counts. `pin_lacked_by`: who last applied the service, if no applied manifest sets
     `pinned_replicas`; else empty. `priority` is what counts; `declared_priority` may be higher than the namespace is
-    allowed.
+    allowed. `adopted`: the engines are those of somebody else's Deployment, and no field describes them.
     """
 
     key: ServiceKey
@@ -139,6 +139,7 @@ class ServiceSpec:
     quantization: str | None = None
     may_surge: bool = True
     startup_seconds: float | None = None
+    adopted: bool = False
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
         """Return the candidate of that name; None if it is not (or no longer) listed."""

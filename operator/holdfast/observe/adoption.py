@@ -238,6 +238,7 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
         service=service,
         spec=replace(
             spec,
+            adopted=True,
             priority=part.spec.priority,
             pin_lacked_by=part.spec.pin_lacked_by,
             recommend_only=spec.recommend_only or bool(state.autoscaler),

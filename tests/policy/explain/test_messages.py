@@ -450,6 +450,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, unknown accelerator": (READY, view(**needing(4, unknown=("accelerator",)))),
     "Ready, unknown model": (READY, view(**needing(4, unknown=("model",)))),
     "Ready, nothing is known": (READY, view(**needing(4, unknown=("model", "accelerator")))),
+    "Ready, nothing is known of a target": (
+        READY,
+        view(of=CHAT.adopting(), **needing(4, unknown=("model", "accelerator"))),
+    ),
     "Ready, most requests are bad": (READY, mostly_bad()),
     "Ready, most requests are bad at the maximum": (
         READY,

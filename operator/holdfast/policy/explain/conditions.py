@@ -91,15 +91,15 @@ def _shares(view: View) -> str:
 
 def _unknown(view: View) -> str:
     """What nobody knows of the engines, and how to say it; the same words for as long as the spec is the same."""
-    unknown = view.belief.rate.unknown
-    if not unknown:
+    if not (unknown := view.belief.rate.unknown):
         return ""
     remedies = {
         "model": "name a model that `holdfast catalog` lists, run engines with the plugin, or run an LLMBenchmark",
         "accelerator": f"describe {view.chosen.name} in accelerators[].hardware",
     }
     remedy = "; ".join(remedies[each] for each in unknown)
-    return f"; unknown {' and '.join(unknown)}: sizing starts from observation; to start from data, {remedy}"
+    told = f"; unknown {' and '.join(unknown)}: sizing starts from observation"
+    return told if view.spec.adopted else f"{told}; to start from data, {remedy}"
 
 
 def _mostly_bad(view: View, sizes: Sizes) -> str:
