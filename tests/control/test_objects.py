@@ -68,6 +68,13 @@ class World:
         await self.tick()
         assert await self.tick() == []
 
+    def restart(self) -> None:
+        """Another process goes on with what the status says."""
+        status = {"objectDigests": list(self.objects.digests(self.part))}
+        service = self.part.service.model_copy(update={"status": status})
+        self.part = dataclasses.replace(self.part, service=service)
+        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": "1"}))
+
     def _decided(self) -> Decision:
         return decision(self.part, Action.HOLD if self.part.deployed else Action.CREATE, h100=self.size)
 
@@ -82,6 +89,40 @@ async def world() -> World:
 def files(world: World) -> str:
     (path,) = (path for path in world.api.objects if path.startswith(f"{CORE}/configmaps/chat-pod-"))
     return path
+
+
+async def test_a_restart_writes_nothing_that_is_as_it_was_written(world: World) -> None:
+    world.restart()
+    assert await world.tick() == []
+    world.restart()  # before anything was found correct once more, the status keeps what it said
+    world.restart()
+    assert await world.tick() == []
+
+
+@pytest.mark.parametrize("path", [f"{CORE}/services/chat", f"{CORE}/serviceaccounts/chat", BUDGET, DEPLOYMENT])
+async def test_what_was_deleted_or_edited_while_no_operator_ran_is_put_right(world: World, path: str) -> None:
+    label = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}
+    world.api.edit(path, label)
+    world.restart()
+    assert await world.tick() == [("PATCH", path)]
+    if path != DEPLOYMENT:
+        del world.api.objects[path]
+        world.restart()
+        assert ("PATCH", path) in await world.tick()
+    assert await world.tick() == []
+
+
+async def test_what_was_declared_while_no_operator_ran_is_written_after_the_restart(world: World) -> None:
+    world.part = parts(llmservice(generation=2, engine={"args": ["--x=1"]}), sizes={"h100": 2}, ready={"h100": 2})
+    world.restart()
+    assert await world.tick() == [("PATCH", DEPLOYMENT)]
+
+
+async def test_objects_of_another_service_of_the_same_name_are_not_taken_for_written(world: World) -> None:
+    path = f"{CORE}/services/chat"
+    world.api.objects[path]["metadata"]["uid"] = "another"
+    world.restart()
+    assert ("PATCH", path) in await world.tick()
 
 
 OWNED = [f"{CORE}/services/chat", f"{CORE}/serviceaccounts/chat", BUDGET, MONITOR]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.act.api import APPLY, MERGE, ApiError, ApiPort, Body
 from holdfast.act.resources import object_path
 from holdfast.render.live import RENDERING, SCALING, Live
+from holdfast.render.names import short_hash
 
 WATCH_LAG_SECONDS = 10.0
 
@@ -78,6 +79,12 @@ class Applier:
         """Whether the watch shows the object as it was written."""
         last = self._written.get(object_path(manifest))
         return last is not None and (shown is None or shown.state == last.state)
+
+    def recall(self, manifest: Manifest, shown: Live | None, noted: Container[str], now: float) -> None:
+        """Take an object for written as the watch shows it, if an earlier process noted exactly that."""
+        path = object_path(manifest)
+        if shown is not None and path not in self._written and note(manifest, shown) in noted:
+            self._written[path] = _AppliedObject(_digest(manifest), shown.state, now, seen=True)
 
     def forget(self, path: str) -> None:
         """Forget an object that we deleted: when it is needed again, its absence must not count as drift."""
@@ -157,6 +164,11 @@ class Applier:
     def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
         state = Live.of(manifest["kind"], answer).state
         self._written[path] = _AppliedObject(_digest(manifest), state, now)
+
+
+def note(manifest: Manifest, shown: Live) -> str:
+    """Return a digest of a manifest and of the object that the watch shows for it: ten hexadecimal digits."""
+    return short_hash([object_path(manifest), _digest(manifest), shown.state])
 
 
 def _sized(manifest: Manifest, replicas: int) -> Body:

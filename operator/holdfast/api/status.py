@@ -371,6 +371,10 @@ class LLMServiceStatus(StatusPart):
     """The last decision that changed something."""
     recommendation: DecisionStatus | None = None
     """What Holdfast would do now; present in mode Recommend or while spec.replicas is set."""
+    object_digests: (
+        Annotated[tuple[Annotated[str, StringConstraints(max_length=16)], ...], Field(max_length=64)] | None
+    ) = None
+    """Digests of the objects that Holdfast wrote for the service. After a restart it writes only those that differ."""
 
 
 def _pruned(value: Any) -> Any:

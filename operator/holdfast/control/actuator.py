@@ -222,7 +222,8 @@ class Actuator:
             self._telemetry.decided(decision)
         self._problems.warn(decision.key, self._objects.problems(part))
         await self._teller.tell_corrected(part, self._objects.corrected(part, now), now)
-        due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records)
+        digests = self._objects.digests(part)
+        due_at = await self._teller.tell(part, decision, changes, self._live.applied(part), now, records, digests)
         if failure is not None:
             raise failure
         if due_at > now and not changes.moves and self._objects.is_settled(part, changes):

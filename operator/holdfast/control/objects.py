@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.act.api import ApiError, ApiPort
-from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, adopt, delete
+from holdfast.act.apply import WATCH_LAG_SECONDS, Applier, Due, ForeignObject, adopt, delete, note
 from holdfast.act.podfiles import named_config_maps
 from holdfast.act.resources import live_path
 from holdfast.api.quantities import some_of
@@ -67,6 +67,7 @@ class _ObjectsState:
     generation: int = 0  # of the spec that was last processed
     problems: tuple[ClusterProblem, ...] = ()
     settled: object = None  # the fingerprint at which all objects were found correct
+    digests: tuple[str, ...] = ()  # of the objects as they were then
     holding: bool = False  # clients are routed to the activator, by the API server's state
     created: dict[str, float] = field(default_factory=dict)  # Deployments by name
     pruned: tuple[tuple[Live, ...], float] = ((), -math.inf)
@@ -138,6 +139,8 @@ class Objects:
             manifests = render(part.service, changes.accelerators, self._settings, changes.context)
         except Exception as error:  # a template that the API server accepted but that cannot be rendered
             return Work(problem=_not_rendered(state, part, error))
+        if state.settled is None:
+            _recall(state, part, manifests, now)
         births = [m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] in changes.births]
         work = Work(
             due=tuple(_due(state, part, (manifest for manifest in manifests if manifest not in births), now)),
@@ -147,9 +150,13 @@ class Objects:
         )
         settled = all(state.applier.is_settled(m, part.shown(m["kind"], m["metadata"]["name"])) for m in manifests)
         if settled and not work.due and not work.unwanted:
-            state.settled, state.problems = current, ()
+            state.settled, state.problems, state.digests = current, (), tuple(_digests(part, manifests))
         state.holding = changes.context.holding and state.settled == current
         return work
+
+    def digests(self, part: ServiceParts) -> Sequence[str]:
+        """Return the digests of the objects as they were last found correct; until then, what the status says."""
+        return self._of(part).digests or part.service.status.get("objectDigests") or ()
 
     def is_settled(self, part: ServiceParts, changes: Plan) -> bool:
         """Whether all objects were found correct for the present service and objects."""
@@ -309,6 +316,19 @@ def _not_rendered(state: _ObjectsState, part: ServiceParts, error: Exception) ->
     if problem not in state.problems:
         _LOG.error("%s: %s", part.spec.key, message, exc_info=error)
     return problem
+
+
+def _recall(state: _ObjectsState, part: ServiceParts, manifests: Iterable[Manifest], now: float) -> None:
+    """Leave alone what the process before wrote: a restart would write every object of every service anew."""
+    noted = frozenset(part.service.status.get("objectDigests") or ())
+    for manifest in manifests if noted else ():
+        state.applier.recall(manifest, part.shown(manifest["kind"], manifest["metadata"]["name"]), noted, now)
+
+
+def _digests(part: ServiceParts, manifests: Iterable[Manifest]) -> Iterator[str]:
+    for manifest in manifests:
+        if shown := part.shown(manifest["kind"], manifest["metadata"]["name"]):
+            yield note(manifest, shown)
 
 
 def _due(

@@ -40,11 +40,12 @@ def status_of(
     now: float,
     remarks: Sequence[str] = (),
     found: Sequence[ConditionValue] = (),
+    digests: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole status of a service; times of conditions and the last decision are carried over.
 
     `remarks` are notes about the rendered pods; they appear in the condition Ready. `found` are conditions in addition
-    to those of the decision.
+    to those of the decision. `digests` are those of the service's objects.
     """
     stamp = iso(now)
     values = with_adoption((*with_remarks(decision.conditions, remarks), *found), part)
@@ -63,6 +64,7 @@ def status_of(
         cold_start_seconds=decision.cold_start_seconds,
         cost=None if (cost := _cost(part, decision)) is None else status.CostStatus(**cost),
         recommendation=_recommendation(decision, old.get("recommendation"), stamp),
+        object_digests=tuple(digests) or None,
     )
     return {**whole.to_dict(), "lastDecision": _last_decision(decision, old.get("lastDecision"), stamp)}
 

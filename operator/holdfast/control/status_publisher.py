@@ -77,6 +77,7 @@ class StatusPublisher:
         applied: Applied,
         now: float,
         records: Records = decision_record.nothing,
+        digests: Sequence[str] = (),
     ) -> float:
         """Write status if it changed, and an Event for each change. Raises ApiError.
 
@@ -88,7 +89,7 @@ class StatusPublisher:
         found = [applied.condition] if applied.condition else []
         conditions = with_remedies(decision.conditions, part, decision.verdict.replicas, self._labels)
         shown = replace(decision, conditions=conditions)
-        new = status_of(part, shown, _batching(part, changes, applied), old, now, known, found)
+        new = status_of(part, shown, _batching(part, changes, applied), old, now, known, found, digests)
         due_at = await self._status.write(decision.key, part.spec.uid, new, part.service.status, now)
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
