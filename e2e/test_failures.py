@@ -23,6 +23,7 @@ _OWNED = "deployments,replicasets,pods,services,serviceaccounts,poddisruptionbud
 _READY_SECONDS = 120.0
 _FAILOVER_SECONDS = stack.LEASE_SECONDS + 5.0  # 20 s with the Lease that the chart takes
 _OUTAGE_SECONDS = 120.0
+_OBJECTS = {"services", "serviceaccounts", "configmaps", "deployments", "poddisruptionbudgets"}
 _PROMISED_SECONDS = 15.0  # with the next tick, and one is two
 _LEARNED = {"capacity": {"learnedGain": 1.25, "learnedSlowness": 0.9}, "slo": {"quantile": 0.5}}
 _HEAL_SECONDS = _PROMISED_SECONDS  # what is judged by the API server's own times: kubectl may be many seconds late
@@ -63,6 +64,7 @@ def test_an_operator_killed_in_mid_scale_goes_on_where_it_was(chat: Json, place:
 def test_another_operator_takes_over_and_the_old_leader_writes_no_more(
     chat: Json, place: Kubectl, system: Kubectl
 ) -> None:
+    place.wait_for("llms", "kept", lambda found: "objectDigests" in found["status"], 120, "its objects, noted")
     old, process = stack.leading()
     restarts = _restarts(system.get_json("pod", old))
     os.kill(process, signal.SIGSTOP)
@@ -88,6 +90,8 @@ def test_another_operator_takes_over_and_the_old_leader_writes_no_more(
     meanwhile = [entry for entry in entries if silent_from <= stack.received_at(entry) < silent_until]
     assert {stack.writer(entry) for entry in meanwhile} - {old}, "somebody has led"
     assert old not in {stack.writer(entry) for entry in meanwhile}
+    objects = [entry["objectRef"] for entry in meanwhile if entry["objectRef"]["resource"] in _OBJECTS]
+    assert not [each for each in objects if each["name"].startswith("kept")], "the heir wrote what was as it should be"
     assert len(_resizes(place)) == 3
 
 

@@ -180,7 +180,7 @@ def _kv_cache(view: View) -> str:
         return ""
     peak, lead = view.learned.kv_cache.peak_tokens(view.learned.lead_seconds), view.learned.lead_seconds
     times = f"{peak / kv_tokens:.1f} times the KV cache of a replica"
-    return f"requests will take {times} within {lead:.0f} s, and faster growth has room"
+    return f"requests will take {times} within {lead:.0f} s; the size leaves room for faster growth"
 
 
 def _surprise(view: View) -> str:
