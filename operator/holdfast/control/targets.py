@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,6 +49,8 @@ class _Seen:
     state: TargetState | None = None
     labels: Mapping[str, str] | None = None
     outcome: ServiceParts | Invalid | None = None
+    may_scale: bool = False
+    asked_at: float = -math.inf  # when the right to scale was asked for
 
     def is_of(self, part: ServiceParts) -> bool:
         """Whether the service and its target are the same as at the last look."""
@@ -67,7 +70,6 @@ class Targets:
     def __init__(self, api: ApiPort) -> None:
         self._api = api
         self._seen: dict[ServiceKey, _Seen] = {}
-        self._rights: dict[tuple[str, str], tuple[bool, float]] = {}
 
     async def look(self, parts: Sequence[ServiceParts], nodes: tuple[NodeOffer, ...], now: float) -> Found:
         """Read all targets. A service whose target was never read is left out until the API server answers."""
@@ -130,15 +132,15 @@ class Targets:
         state = await read_target(self._api, namespace, name, autoscalers)
         if state.deployment is None:
             return state
-        return replace(state, may_scale=await self._may_scale(namespace, name, now))
+        return replace(state, may_scale=await self._may_scale(self._seen[part.spec.key], now))
 
-    async def _may_scale(self, namespace: str, name: str, now: float) -> bool:
+    async def _may_scale(self, seen: _Seen, now: float) -> bool:
         """Whether the operator may read and write the size, asked again now and then."""
-        known, at = self._rights.get((namespace, name), (False, float("-inf")))
-        if abs(now - at) >= _RIGHTS_SECONDS:
-            known = all([await self._may(namespace, name, verb) for verb in _SCALE_VERBS])
-            self._rights[namespace, name] = (known, now)
-        return known
+        if abs(now - seen.asked_at) >= _RIGHTS_SECONDS:
+            namespace, name = seen.part.spec.key.namespace, _target(seen.part)
+            seen.may_scale = all([await self._may(namespace, name, verb) for verb in _SCALE_VERBS])
+            seen.asked_at = now
+        return seen.may_scale
 
     async def _may(self, namespace: str, name: str, verb: str) -> bool:
         place = {
