@@ -195,8 +195,9 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 def _watch(exporter: Exporter) -> None:
     api = ApiClient(Path(os.environ["KUBECONFIG"]))
-    for pod in api.watch(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=holdfast_service", 7200.0):
-        exporter.notice(pod)
+    while True:  # a busy API server ends the watch of a slow reader; the next one begins with all pods
+        for pod in api.watch(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=holdfast_service", 7200.0):
+            exporter.notice(pod)
 
 
 def main() -> None:
