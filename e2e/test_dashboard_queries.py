@@ -107,6 +107,7 @@ def _told(world: World) -> None:
     world.told("service_gpus_per_replica", 1.0, "chat", accelerator="h100")
     world.told("service_capacity_rps", 4.0, "chat", accelerator="h100", bound_by="TPOT")
     world.told("service_last_change_timestamp_seconds", 60.0, "chat", action="ScaleUp", reason="BudgetBurning")
+    world.told("service_target_pod", 1.0, "adopted", accelerator="h100", engine_pod="vllm-7d9f8c6b5d-x2x4z")
     for what, peak in (("flops", 1e15), ("bytes", 3e12)):
         world.told("service_gpu_peak", peak, "chat", accelerator="h100", of=what)
 
