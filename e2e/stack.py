@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,6 +115,12 @@ def pod_monitor_api() -> Iterator[None]:
         yield
     finally:
         kubectl.delete("crd", name)
+
+
+def ask(promql: str) -> list[dict[str, Any]]:
+    """Return the rows that the release's Prometheus has for a query now."""
+    found: list[dict[str, Any]] = prometheus(f"/api/v1/query?{urllib.parse.urlencode({'query': promql})}")["result"]
+    return found
 
 
 def prometheus(path: str, out_seconds: float = 20.0) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -105,8 +104,7 @@ def test_rules_record_the_target_as_they_record_other_services(before: Json, pla
     def recorded() -> bool:
         names = "|".join(f"{LEVEL}:{name}" for name in wanted)
         labels = f'namespace="{place.namespace}", holdfast_service="{_NAME}"'
-        query = urllib.parse.urlencode({"query": f'{{__name__=~"{names}", {labels}}}'})
-        found = stack.prometheus(f"/api/v1/query?{query}")["result"]
+        found = stack.ask(f'{{__name__=~"{names}", {labels}}}')
         return {row["metric"]["__name__"].removeprefix(f"{LEVEL}:") for row in found} == wanted
 
     place.wait_until(recorded, _READY_SECONDS * 2, "recorded series of the target", poll_seconds=2.0)

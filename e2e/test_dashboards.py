@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,7 +65,7 @@ def _scene(place: Kubectl) -> Iterator[None]:
         _raise_minimum(place, "frozen", 2)
         # A counter that is new has not risen yet: the same again once Prometheus has seen it.
         _raise_minimum(place, "watched", 2)
-        place.wait_until(lambda: bool(_ask(_changes(place))), 60, "the first change, counted")
+        place.wait_until(lambda: bool(stack.ask(_changes(place))), 60, "the first change, counted")
         _raise_minimum(place, "watched", 3)
         yield
 
@@ -138,7 +137,7 @@ def test_every_query_of_a_dashboard_returns_data(loaded: Kubectl, dashboard: Das
     silent = {(panel.title, _of_one(panel, target, loaded)) for panel, target in asked}
 
     def all_answered() -> bool:
-        silent.difference_update([query for query in silent if _ask(query[1])])
+        silent.difference_update([query for query in silent if stack.ask(query[1])])
         return not silent
 
     try:
@@ -156,7 +155,7 @@ def test_what_only_trouble_fills_is_on_a_dashboard() -> None:
 def test_annotations_are_the_changes_of_the_service(loaded: Kubectl, dashboard: Dashboard) -> None:
     for annotation in dashboard.annotations:
         # As a graph asks: a scrape that failed ends series, and an operator that takes over has made no change yet.
-        marks = _ask(f"last_over_time(({_of(annotation.expr, loaded)})[10m:2s])")
+        marks = stack.ask(f"last_over_time(({_of(annotation.expr, loaded)})[10m:2s])")
         assert marks, "the first size is a decision"
         assert {mark["metric"]["reason"] for mark in marks} <= {"FirstSize", "ForecastAboveCapacity", "AtMinimum"}
 
@@ -167,7 +166,7 @@ def test_variables_offer_the_service(loaded: Kubectl, dashboard: Dashboard) -> N
     for variable in dashboard.variables:
         selector, _, label = variable.query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
         asked = f"last_over_time({_of(selector, loaded)}[5m])"  # as above: a scrape that failed ends series
-        assert offered[label] in {row["metric"][label] for row in _ask(asked)}
+        assert offered[label] in {row["metric"][label] for row in stack.ask(asked)}
 
 
 def test_every_rule_is_evaluated_without_an_error(loaded: Kubectl) -> None:
@@ -180,7 +179,7 @@ def test_every_rule_is_evaluated_without_an_error(loaded: Kubectl) -> None:
 
 def test_a_service_that_is_well_fires_nothing(loaded: Kubectl) -> None:
     own = f'namespace="{loaded.namespace}", holdfast_service="watched"'
-    firing = _ask(f'ALERTS{{alertstate="firing", alertname=~"Holdfast.+", {own}}}')
+    firing = stack.ask(f'ALERTS{{alertstate="firing", alertname=~"Holdfast.+", {own}}}')
     assert not firing
 
 
@@ -211,9 +210,3 @@ def _of_one(panel: Panel, target: Target, place: Kubectl) -> str:
 
 def _of(expr: str, place: Kubectl, service: str = "watched") -> str:
     return expr.replace("$namespace", place.namespace).replace("$service", service)
-
-
-def _ask(promql: str) -> list[dict[str, Any]]:
-    query = urllib.parse.urlencode({"query": promql})
-    found: list[dict[str, Any]] = stack.prometheus(f"/api/v1/query?{query}")["result"]
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -320,6 +319,5 @@ def _series(place: Kubectl, metric: str) -> list[tuple[dict[str, str], float]]:
     """The series of the service, as Prometheus has them now; a scrape that failed or an engine that left ends none."""
     wanted = {"namespace": place.namespace, **_LABELS}
     selector = ",".join(f'{name}="{value}"' for name, value in wanted.items())
-    query = urllib.parse.urlencode({"query": f"last_over_time({metric}{{{selector}}}[1m])"})
-    result = stack.prometheus(f"/api/v1/query?{query}")["result"]
+    result = stack.ask(f"last_over_time({metric}{{{selector}}}[1m])")
     return [(entry["metric"], float(entry["value"][1])) for entry in result]
