@@ -5,7 +5,6 @@ Needs Go only: no cluster.
 
 from __future__ import annotations
 
-import copy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def refusal(definition: str) -> str:
 
 def changed(**properties: Any) -> str:
     """The CRD of LLMServices with more properties of the spec."""
-    definition = copy.deepcopy(yaml.safe_load((_REPOSITORY / "crds" / "llmservices.holdfast.dev.yaml").read_text()))
+    definition = yaml.safe_load((_REPOSITORY / "crds" / "llmservices.holdfast.dev.yaml").read_text())
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] |= properties
     return yaml.safe_dump(definition)
 

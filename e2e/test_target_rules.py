@@ -38,17 +38,17 @@ def world() -> World:
     return world
 
 
-def own(pod: str = "chat-a") -> dict[str, str]:
-    return _at("prod", pod) | {"holdfast_service": "chat", "holdfast_accelerator": "h100"}
+def own() -> dict[str, str]:
+    return _at("prod", "chat-a") | {"holdfast_service": "chat", "holdfast_accelerator": "h100"}
 
 
 def _at(namespace: str, pod: str) -> dict[str, str]:
     return {"namespace": namespace, "pod": pod, "instance": f"{pod}:8000", "model_name": "m"}
 
 
-def busy(world: World, labels: Mapping[str, str], bad_from: float = 30.0) -> None:
-    """An engine that is late with a fifth of its requests from that minute on."""
-    late = since(bad_from, 0.2)
+def busy(world: World, labels: Mapping[str, str]) -> None:
+    """An engine that is late with a fifth of its requests from minute 30 on."""
+    late = since(30.0, 0.2)
     for gauge, value in (("num_requests_running", 6.0), ("num_requests_waiting", 2.0), ("kv_cache_usage_perc", 0.4)):
         world.add(f"vllm:{gauge}", labels, lambda _, value=value: value)
     for counter in ("prompt_tokens", "generation_tokens", "num_preemptions", "estimated_flops_per_gpu"):

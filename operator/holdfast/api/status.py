@@ -374,7 +374,8 @@ class LLMServiceStatus(StatusPart):
     object_digests: (
         Annotated[tuple[Annotated[str, StringConstraints(max_length=16)], ...], Field(max_length=64)] | None
     ) = None
-    """Digests of the objects that Holdfast wrote for the service. After a restart it writes only those that differ."""
+    """Digests of the objects that Holdfast wrote for the service. After a restart Holdfast writes only the
+    objects whose digest differs."""
 
 
 def _pruned(value: Any) -> Any:

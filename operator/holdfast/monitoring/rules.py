@@ -116,7 +116,7 @@ def _and_targets(vector: str) -> str:
     """A vector of vLLM's series, and those of targets: these have only namespace and pod, the operator knows whose."""
     if "vllm:" not in vector:
         return vector
-    unlabelled = promql.OURS.sub('holdfast_service="", holdfast_accelerator=""', vector)
+    unlabelled = promql.OUR_MATCHER.sub('holdfast_service="", holdfast_accelerator=""', vector)
     labels = "holdfast_service, holdfast_accelerator"
     return f"({vector} or {unlabelled} * on (namespace, pod) group_left ({labels}) {of(series.TARGET_POD)})"
 

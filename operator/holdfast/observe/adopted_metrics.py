@@ -14,7 +14,7 @@ from dataclasses import replace
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, Traffic
 from holdfast.observe.prometheus import MetricsClient, PrometheusSource
-from holdfast.observe.promql import OURS, any_of, with_vectors
+from holdfast.observe.promql import OUR_MATCHER, any_of, with_vectors
 from holdfast.observe.queries import Query
 from holdfast.observe.samples import QueryResult, Sample, Series
 from holdfast.observe.traffic import TrafficRequest
@@ -33,7 +33,7 @@ def of_targets(promql: str, targets: Iterable[ServiceKey]) -> str:
     namespaces, names = any_of(key.namespace for key in known), any_of(key.name for key in known)
     pods = f'holdfast_service="", namespace=~"{namespaces}", pod=~"({names}){_REST}"'
     named = f'"holdfast_service", "$1", "pod", "({names}){_REST}"'
-    return with_vectors(promql, lambda vector: f"label_replace({OURS.sub(pods, vector)}, {named})")
+    return with_vectors(promql, lambda vector: f"label_replace({OUR_MATCHER.sub(pods, vector)}, {named})")
 
 
 class TargetsClient:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-OURS = re.compile(r'holdfast_service(?:!=""|=~"[^"]*")')
+OUR_MATCHER = re.compile(r'holdfast_service(?:!=""|=~"[^"]*")')
 """The matcher that selects engines that Holdfast made: all of them, or those of some services."""
 
-_SELECTOR = rf"[\w:]*\{{[^{{}}]*{OURS.pattern}[^{{}}]*\}}"
+_SELECTOR = rf"[\w:]*\{{[^{{}}]*{OUR_MATCHER.pattern}[^{{}}]*\}}"
 _SHIFTED = r"(?:\[[^\]]*\])?(?: offset -?[0-9a-z]+)?"
 _OVER_RANGES = "rate|increase|delta|changes|timestamp|[a-z]+_over_time"
 _VECTOR = re.compile(rf"(?:\b(?:{_OVER_RANGES})\({_SELECTOR}{_SHIFTED}\)|{_SELECTOR}{_SHIFTED})")
 
 
 def with_vectors(promql: str, written: Callable[[str], str]) -> str:
-    """Rewrite each vector of engines: a selector with the matcher `OURS`, or the function over its range around it."""
+    """Rewrite each vector of engines: a selector with `OUR_MATCHER`, or the function over its range around it."""
     return _VECTOR.sub(lambda found: written(found[0]), promql)
 
 
