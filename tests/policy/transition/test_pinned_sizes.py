@@ -16,7 +16,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.placement.allowance import allowance
-from holdfast.policy.sizing.guards import Proposal
+from holdfast.policy.sizing.guards import GUARDS, Proposal
 from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.transition.pinned import pinned_verdict, share_out
 from holdfast.policy.view import Bound
@@ -92,11 +92,11 @@ def test_a_pinned_size_beyond_a_max_runs_on_the_next_accelerator_too() -> None:
     assert "allow only" not in cluster.last().verdict.message
 
 
-def test_a_guard_of_all_sizes_bounds_a_pinned_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_guard_in_the_list_bounds_a_pinned_size_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_most_two(proposal: Proposal) -> Bound | None:
         return Bound(2, Reason.CAPACITY_LIMITED, "two are enough") if proposal.after > 2 else None
 
-    monkeypatch.setattr(sys.modules[pinned_verdict.__module__], "FOR_ALL_SIZES", (at_most_two,))
+    monkeypatch.setattr(sys.modules[pinned_verdict.__module__], "GUARDS", (*GUARDS, at_most_two))
     seen = view(of=service().pinned_to(4))
     verdict = pinned_verdict(seen, 4)
     assert [target.replicas for target in verdict.targets] == [2]

@@ -243,11 +243,7 @@ def no_flood_of_ended_pods(proposal: Proposal) -> Bound | None:
     return Bound(most, Reason.POD_ENDED, sentence)
 
 
-FOR_ALL_SIZES: tuple[Guard, ...] = (size_is_observed,)
-"""Guards of every size, also of one that people have pinned: where a new guard belongs unless it is about the load."""
-
-GUARDS: tuple[Guard, ...] = (
-    *FOR_ALL_SIZES,
+PINS_OVERRULE: tuple[Guard, ...] = (
     prediction_is_finite,
     metrics_are_fresh,
     most_replicas_move,
@@ -268,6 +264,10 @@ GUARDS: tuple[Guard, ...] = (
     within_the_budget,
     no_flood_of_ended_pods,
 )
+"""Guards that only bound sizes which follow the load; people who pin a size decide on these themselves."""
+
+GUARDS: tuple[Guard, ...] = (size_is_observed, *PINS_OVERRULE)
+"""A new guard goes to the end, where it bounds every size, also a pinned one."""
 
 
 def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tuple[Proposal, tuple[Bound, ...]]:

@@ -11,7 +11,7 @@ from holdfast.domain.decision import Action, PlacementTarget, Verdict
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.policy.placement.allowance import allowance
 from holdfast.policy.placement.on_demand_pair import keepers
-from holdfast.policy.sizing.guards import FOR_ALL_SIZES, Proposal
+from holdfast.policy.sizing.guards import GUARDS, PINS_OVERRULE, Proposal
 from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.transition.sizes import action_of, targets_of
 from holdfast.policy.view import View
@@ -30,7 +30,8 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
     goes as these come, but where others would get its places.
     """
-    bounds = [found for guard in FOR_ALL_SIZES if (found := guard(Proposal(view, view.size, pinned)))]
+    asked = [guard for guard in GUARDS if guard not in PINS_OVERRULE]
+    bounds = [found for guard in asked if (found := guard(Proposal(view, view.size, pinned)))]
     goal = pinned_goal(view, min([pinned, *(bound.replicas for bound in bounds)]))
     told = "; ".join((pinned_sentence(pinned, sum(goal.values())), *(bound.sentence for bound in bounds)))
     if any(bound.replicas == view.size for bound in bounds):
