@@ -240,9 +240,18 @@ def test_what_was_learned_relative_to_another_law_is_forgotten() -> None:
     other = believe(same, spec, Lengths(), seen, model, facts={"h100": quantized}).beliefs[0]
     assert (other.correction.looks, other.slowness, other.correction.steps.deviation) == (0, 1.0, 0.35)
     assert other.rate_rps > 1.1 * believe(Capacity(), spec, Lengths(), seen, model).beliefs[0].rate_rps
-    recalled = Recalled(accelerator="h100", gain=1.2, slowness=1.5)
-    after_restart = believe(same, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": quantized})
-    assert after_restart.beliefs[0].slowness == pytest.approx(1.5)
+
+
+def test_what_status_recalls_counts_after_a_start_until_engines_report_and_at_no_reset_since() -> None:
+    """Status shows what this process learned, too: at another law that would undo the reset."""
+    spec, model, seen = replace(SPEC, model_uri="Qwen/Qwen3-8B"), StepLawModel(), judge(traffic(1.0))
+    recalled, quantized = Recalled(accelerator="h100", gain=1.2, slowness=1.5), EngineFacts(quantization="awq_marlin")
+    started = believe(Capacity(), spec, Lengths(), seen, model, recalled=recalled)
+    reported = believe(started, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": quantized})
+    assert [each.beliefs[0].slowness for each in (started, reported)] == pytest.approx([1.5, 1.5])
+    confirmed = EngineFacts(quantization="none", dtype="bfloat16", kv_dtype="auto", parallel_gpus=1)
+    edited = believe(reported, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": confirmed})
+    assert (edited.beliefs[0].slowness, edited.beliefs[0].correction.looks) == (1.0, 0)
 
 
 def test_an_unknown_model_is_known_as_soon_as_an_engine_reports_its_configuration() -> None:

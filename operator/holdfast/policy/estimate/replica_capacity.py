@@ -115,7 +115,8 @@ class Belief:
     @property
     def feasible(self) -> bool:
         """Whether a single request can meet the objectives, as far as it is known."""
-        return self.rate.feasible or self.doubtful or self.correction.proven or self.scaled.compared
+        guessed = bool(self.rate.unknown) and not self.correction.looks
+        return self.rate.feasible or self.doubtful or guessed or self.correction.proven or self.scaled.compared
 
     @property
     def engine(self) -> AcceleratorOption:
@@ -204,7 +205,10 @@ def believe(
     judged_alike = memory.spec is not None and memory.spec.slo == spec.slo
     beliefs = []
     for option in spec.accelerators:
-        old, first, its = known.belief(option.name), _first(spec, option, recalled), engines[option.name]
+        old, its = known.belief(option.name), engines[option.name]
+        # Status goes on telling what this process learned: after a reset, that is not what was known before.
+        fresh = memory.spec is None or (old is not None and old.facts == EngineFacts() and old.correction.looks < 2)
+        first = _first(spec, option, recalled) if fresh else Correction()
         correction = first if old is None or not _same_engines(old.option, option) else old.correction
         if old is not None and not judged_alike:
             correction = correction.for_others()
