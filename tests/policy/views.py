@@ -32,7 +32,8 @@ def view(**changes: Any) -> View:
     """A calm service with four ready replicas of 5 requests/s, watched for an hour."""
     option = changes.pop("option", accelerator("h100"))
     rate = changes.pop("rate", 5.0)
-    chosen = Option(Belief(option, ReplicaRate(rate, "TPOT", True, 0.8), 1.0), 0, 1, 10, Room(0, frozenset(), 0), None)
+    belief = Belief(option, ReplicaRate(rate, "TPOT", True, 0.8), 1.0, changes.pop("correction", Correction()))
+    chosen = Option(belief, 0, 1, 10, Room(0, frozenset(), 0), None)
     group = changes.pop("group", Group("h100", size=4, exists=True, ready=replicas(4)))
     builder = changes.pop("of", CHAT)
     calm = View(

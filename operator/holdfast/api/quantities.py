@@ -1,5 +1,6 @@
 """Durations and percentages as people write them in an LLMService; rates, counts and lists as messages show them."""
 
+import datetime
 import math
 import re
 from collections.abc import Sequence
@@ -66,6 +67,17 @@ def counted(number: int, noun: str, one: str = "", several: str = "", *, of: int
     verb = one if number == 1 or total == 1 else several
     share = f"{number}" if of is None else f"{number} of {of}"
     return f"{share} {noun}{'' if total == 1 else 's'}{' ' if verb else ''}{verb}"
+
+
+def utc(at_seconds: float, form: str) -> str:
+    """A Unix time in UTC, by a format of `strftime`."""
+    return datetime.datetime.fromtimestamp(at_seconds, datetime.UTC).strftime(f"{form} UTC")
+
+
+def hh_mm(minute: int) -> str:
+    """A minute of a day, or of the next one, as HH:MM; the end of a day is 24:00."""
+    hours, minutes = divmod(minute if minute <= 1440 else minute - 1440, 60)
+    return f"{hours:02d}:{minutes:02d}"
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
-from holdfast.policy.health.backoff import watch_backoffs
+from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.stalled import Stalls, watch_stalls
 from holdfast.policy.health.stragglers import Straggler, watch_straggler
@@ -110,10 +110,6 @@ def learn(
     window = _window(observed, arrived, arrivals, verdicts.latest, now)
     beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
-    before, backoffs = known.spec or spec, old.backoffs
-    if before.generation != spec.generation:
-        backoffs = backoffs.after_edit(before, spec)
-    spot = frozenset(option.name for option in spec.accelerators if option.spot)
     learned = Learned(
         lead_seconds=lead,
         cold_starts=cold_starts,
@@ -128,7 +124,7 @@ def learn(
         growth=growth,
         kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
         fast_loops=loops,
-        backoffs=watch_backoffs(backoffs, groups, now, tick.settings, _awaited(known, promise, tick), spot),
+        backoffs=_backoffs(observed, promise, tick),
         stalls=observed.stalls,
         straggler=observed.straggler,
         idle=scale_to_zero.watch(old.idle, service, seen, now),
@@ -146,6 +142,15 @@ def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Obse
     straggler = watch_straggler(before, service, stalls, seen, now, tick.timing)
     groups = group_replicas(service, now, tick.settings, stalls.believed | straggler.believed)
     return Observation(service, known, seen, groups, stalls, straggler, anything_starting(groups))
+
+
+def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Backoffs:
+    known, spec = observed.known, observed.service.spec
+    before, backoffs = known.spec or spec, known.learned.backoffs
+    if before.generation != spec.generation:
+        backoffs = backoffs.after_edit(before, spec)
+    spot = frozenset(option.name for option in spec.accelerators if option.spot)
+    return watch_backoffs(backoffs, observed.groups, tick.now, tick.settings, _awaited(known, promise, tick), spot)
 
 
 def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:

@@ -15,6 +15,7 @@ from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.estimate.flapping import remember_change
 from holdfast.policy.estimate.questions import AskedModel
 from holdfast.policy.explain.decision import decision_of
+from holdfast.policy.explain.messages import HARD_BOUNDS
 from holdfast.policy.learn import Learning, learn, with_history
 from holdfast.policy.memory import Last, Memory, ServiceMemory, facts
 from holdfast.policy.sizing.proposal import Sizes
@@ -82,9 +83,6 @@ def explain(plan: ServicePlan) -> Decision:
     return replace(decision, batching=plan.limits, queue_limit=plan.queue_limit)
 
 
-LIMITING = frozenset({Reason.AT_MAXIMUM, Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED})
-"""Bounds under which misses say nothing about headroom."""
-
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
 REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
 NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
@@ -104,7 +102,7 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
         choice=view.choice,
         flapping=remember_change(view.flapping, action, view.now, view.learned.lead_seconds, level),
         limited=view.held_by_people or view.schedule_rules or bool(view.held),
-        short=bool(plan.sizes.limits & LIMITING),
+        short=bool(plan.sizes.limits & HARD_BOUNDS),  # then misses say nothing about headroom
         batching=plan.batching,
         request=plan.request,
         allocation=view.allocation,

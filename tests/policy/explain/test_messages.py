@@ -46,6 +46,7 @@ from holdfast.observe.cluster import Invalid
 from holdfast.observe.ended import ended_from_pod
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
+from holdfast.policy.estimate.benchmarked_capacity import Scaled
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
@@ -189,10 +190,12 @@ def needing(count: int, **option: object) -> dict[str, object]:
 
 def an_option(name: str, count: int, *, rps: float = 5.0, most: int = 10, cost: float | None = None,
               feasible: bool = True, offering: int = 0, out: Backoff | None = None,
-              known: Correction | None = None, unknown: tuple[str, ...] = ()) -> Option:  # fmt: skip
+              known: Correction | None = None, unknown: tuple[str, ...] = (), bound: str = "TPOT",
+              compared: bool = False) -> Option:  # fmt: skip
     declared = accelerator(name, cost_per_gpu_hour=cost)
-    rate = ReplicaRate(rps, "TPOT", feasible, 0.8, attainment=None if feasible else 0.873, unknown=unknown)
-    return Option(Belief(declared, rate, 1.0, known or Correction()), 0, count, most,
+    rate = ReplicaRate(rps, bound, feasible, 0.8, attainment=None if feasible else 0.873, unknown=unknown)
+    belief = Belief(declared, rate, 1.0, known or Correction(), scaled=Scaled(compared=compared))
+    return Option(belief, 0, count, most,
                   Room(0, frozenset(), offering), out)  # fmt: skip
 
 
@@ -454,6 +457,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         READY,
         view(of=CHAT.adopting(), **needing(4, unknown=("model", "accelerator"))),
     ),
+    "Ready, nothing is known, but an LLMBenchmark counts": (
+        READY,
+        view(**needing(4, unknown=("model", "accelerator"), compared=True)),
+    ),
+    "Ready, none serves and nothing is known": (READY, unserved(**needing(4, unknown=("model", "accelerator")))),
     "Ready, most requests are bad": (READY, mostly_bad()),
     "Ready, most requests are bad at the maximum": (
         READY,
@@ -525,6 +533,12 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, uneven": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, busiest=3.4)), **load(12.0))),
     "SLOMet, just started": (SLO_MET, missed()),
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
+    "SLOMet, impossible by a guess": (SLO_MET, missed(**needing(1, feasible=False, unknown=("model",)))),
+    "SLOMet, impossible, measured since": (
+        SLO_MET,
+        missed(**needing(1, feasible=False, unknown=("model",), known=Correction(looks=2))),
+    ),
+    "SLOMet, too large a model": (SLO_MET, missed(**needing(1, feasible=False, bound="KVCache"))),
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
     "SLOMet, one hangs": (SLO_MET, hanging(1, 4, slo=MISSED)),
     "SLOMet, one lags": (SLO_MET, lagging(4, slo=MISSED, **needing(4))),

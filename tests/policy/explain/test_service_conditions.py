@@ -11,6 +11,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import SignalState, Traffic
+from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
@@ -378,3 +379,18 @@ def test_replicas_on_an_accelerator_that_was_taken_off_the_list_are_not_those_de
     assert condition(decided(ServiceView(chat, QUIET, pods, there)), "Reconciling") == (True, "ReplicasStarting")
     pods = replicas(2, on="h100") + replicas(2, on="l40s")
     assert condition(decided(ServiceView(chat, QUIET, pods, there)), "Reconciling") == (False, "Steady")
+
+
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize(("model", "accelerators"), [("acme/model-405B", "pool-7"), ("Qwen/Qwen3-8B", "pool-7")])
+def test_an_unmeasured_guess_never_calls_objectives_impossible(model: str, accelerators: str, count: int) -> None:
+    option = accelerator(accelerators, gpus_per_replica=count)
+    chat = service().with_accelerators(option).with_ttft(0.01).with_tpot(0.001)
+    unknown = ServiceBuilder(replace(chat.spec, model_uri=model))
+    (decision,), _ = decide(
+        a_snapshot(ServiceView(unknown, no_traffic(SignalState.ABSENT))), Memory(), PolicySettings(), StepLawModel()
+    )
+    slo_met = next(each for each in decision.conditions if each.type is ConditionType.SLO_MET)
+    assert slo_met.reason is not Reason.SLO_INFEASIBLE
+    assert "cannot meet" not in decision.verdict.message
+    assert decision.verdict.replicas == 1

@@ -13,7 +13,7 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.explain.candidates import candidates
+from holdfast.policy.explain.decision import candidates
 from holdfast.policy.health.backoff import Backoff, Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, group_replicas
 from holdfast.policy.placement.choice import Choice, choose

@@ -11,9 +11,12 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.domain.signals import MissingHistory, SignalState
 from holdfast.domain.valid_traffic import judge
+from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
+from holdfast.policy.estimate.growth import Growth
+from holdfast.policy.estimate.replica_capacity import Correction
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
@@ -46,6 +49,16 @@ def ended_pods(asked: int) -> Learned:
     return Learned(45.0, backoffs=Backoffs((backoff,)))
 
 
+def after_growth(useless: bool) -> Learned:
+    """Up to 9 replicas had no larger share of good requests than 5, in two steps or in the first."""
+    growth = Growth("h100", size=5, share=0.4, rate_rps=5.0, largest=9, steps=2 if useless else 1)
+    return Learned(45.0, growth=growth)
+
+
+KNOWN = Correction(NormalBelief(deviation=0.1), NormalBelief(deviation=0.1), looks=3)
+A_GUESS = Correction(NormalBelief(deviation=1.2))
+"""What nobody has measured yet."""
+
 # guard, what it sees, how it bounds down (4 -> 2) and up (4 -> 6); None: no objection
 TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(), None, None),
@@ -76,6 +89,11 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
         None,
         5,
     ),
+    (guards.a_guess_is_observed, view(correction=KNOWN), None, None),
+    (guards.a_guess_is_observed, view(correction=A_GUESS, starting=True), None, 4),
+    (guards.a_guess_is_observed, view(correction=A_GUESS), None, None),
+    (guards.more_replicas_help, view(learned=after_growth(useless=False)), None, None),
+    (guards.more_replicas_help, view(learned=after_growth(useless=True)), None, 5),
     (guards.no_flood_of_ended_pods, view(), None, None),
     (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=5)), None, 4),
     (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=0)), None, None),
@@ -91,6 +109,12 @@ def test_a_guard_binds_in_its_directions_only(guard: Guard, seen: View, down: in
         bound = asked(guard, sizes, seen)
         assert (bound and bound.replicas) == expected
     assert asked(guard, STAY, seen) is None or guard in (guards.prediction_is_finite, guards.size_is_observed)
+
+
+@pytest.mark.parametrize(("before", "after", "most"), [(0, 9, 1), (1, 9, 2), (4, 20, 8), (4, 7, 7)])
+def test_while_a_replica_is_a_guess_a_step_doubles_the_size_at_most(before: int, after: int, most: int) -> None:
+    proposal, _ = apply_guards(Proposal(view(correction=A_GUESS), before, after), (guards.a_guess_is_observed,))
+    assert proposal.after == most
 
 
 @pytest.mark.parametrize(("before", "after", "most"), [(1, 20, 5), (4, 20, 8), (6, 20, 12), (0, 9, 4), (5, 9, 9)])

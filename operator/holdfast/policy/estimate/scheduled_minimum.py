@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.api.quantities import counted
+from holdfast.api.quantities import counted, hh_mm
 from holdfast.domain.schedules import Window, windows
 from holdfast.domain.service import Schedule
 
 LONGEST_SECONDS = 86_400.0
 """Bound of lead and hold times: longer ones count as a day."""
-
-_MINUTES_PER_DAY = 1440
 
 
 class ScheduledMinimum(NamedTuple):
@@ -68,7 +66,7 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
     schedule, opens_at, _ = max(
         holding, key=lambda each: (each.schedule.min_replicas, each.opens_at <= now, each.closes_at, each.schedule.name)
     )
-    when = f"until {_clock(schedule.end_minute)}" if opens_at <= now else f"from {_clock(schedule.start_minute)}"
+    when = f"until {hh_mm(schedule.end_minute)}" if opens_at <= now else f"from {hh_mm(schedule.start_minute)}"
     least = counted(schedule.min_replicas, "replica")
     sentence = f"schedule {schedule.name} requires at least {least} {when} {schedule.timezone}"
     return ScheduledMinimum(schedule.min_replicas, sentence)
@@ -76,9 +74,3 @@ def _highest(holding: Sequence[Window], now: float) -> ScheduledMinimum | None:
 
 def _bounded(seconds: float) -> float:
     return min(max(0.0, seconds), LONGEST_SECONDS)
-
-
-def _clock(minute: int) -> str:
-    """Return a time of day as HH:MM; the end of a day is 24:00."""
-    hours, minutes = divmod(minute if minute <= _MINUTES_PER_DAY else minute - _MINUTES_PER_DAY, 60)
-    return f"{hours:02d}:{minutes:02d}"

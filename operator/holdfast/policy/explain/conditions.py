@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
-from holdfast.api.quantities import counted, format_duration, format_rate
+from holdfast.api.quantities import counted, format_duration, format_rate, utc
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.schedules import unknown_timezone
 from holdfast.domain.signals import SignalState
+from holdfast.enginemodel.capacity import Bottleneck
 from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.slo_budget import recent
 from holdfast.policy.explain import messages
@@ -82,7 +81,7 @@ def _ready(view: View, bad: str) -> Told:
     backoff = _backoff(view)
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
         return False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}"
-    return False, Reason.NO_REPLICAS, _awaited(view)
+    return False, Reason.NO_REPLICAS, _awaited(view) + _unknown(view)
 
 
 def _shares(view: View) -> str:
@@ -91,7 +90,7 @@ def _shares(view: View) -> str:
 
 def _unknown(view: View) -> str:
     """What nobody knows of the engines, and how to say it; the same words for as long as the spec is the same."""
-    if not (unknown := view.belief.rate.unknown):
+    if not (unknown := view.belief.rate.unknown) or view.belief.scaled.compared:
         return ""
     remedies = {
         "model": "name a model that `holdfast catalog` lists, run engines with the plugin, or run an LLMBenchmark",
@@ -158,10 +157,7 @@ def _slo_met(view: View, sizes: Sizes) -> Told:
     """Attainment over the window is at least the objective."""
     slo, state, window = view.spec.slo, view.slo, format_duration(view.spec.slo.window_seconds)
     if not any(option.belief.feasible for option in view.considered):
-        names = ", ".join(option.name for option in view.considered)
-        remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
-        text = f"not even a single request meets the objectives on {names}{_possible(view)}; {remedy}"
-        return False, Reason.SLO_INFEASIBLE, text
+        return False, Reason.SLO_INFEASIBLE, _infeasible(view)
     if view.seen.state is SignalState.INCOMPLETE:
         return None, Reason.METRICS_PARTIAL, view.seen.detail
     if view.service.awaits_history:
@@ -179,11 +175,18 @@ def _slo_met(view: View, sizes: Sizes) -> Told:
     return False, reason, f"{text}; {cause}"
 
 
-def _possible(view: View) -> str:
-    """What can be had at best of objectives that cannot be met."""
+def _infeasible(view: View) -> str:
+    """Why no listed accelerator meets the objectives, what is possible at best, and what to change."""
+    if all(option.belief.rate.bound_by == Bottleneck.KV_CACHE for option in view.considered):
+        memory = ", ".join(f"{each.belief.option.gpus_per_replica} x {each.name}" for each in view.considered)
+        text = f"the model and one request do not fit into the memory of {memory}"
+        return f"{text}; raise accelerators[].count, list one with more memory, or serve a quantized model"
+    names = ", ".join(option.name for option in view.considered)
     best = max((option.belief.rate.attainment or 0.0 for option in view.considered), default=0.0)
     objective = status.attainment(view.spec.slo.objective)
-    return f": at best {status.attainment(best)} of the requests are good, objective {objective}"
+    possible = f"at best {status.attainment(best)} of the requests are good, objective {objective}"
+    remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
+    return f"not even a single request meets the objectives on {names}: {possible}; {remedy}"
 
 
 def _missing(view: View) -> str:
@@ -193,7 +196,10 @@ def _missing(view: View) -> str:
         return f"; requests from before the operator's start are not counted yet: {missing.failure}"
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
         return ""
-    since, gap = _clock(known.since, "%Y-%m-%d %H:%M"), known.gap.format(window=format_duration(known.window_seconds))
+    since, gap = (
+        utc(known.since, "%Y-%m-%d %H:%M"),
+        known.gap.format(window=format_duration(known.window_seconds)),
+    )
     return f"; requests before {since} are not counted: {gap}"
 
 
@@ -316,7 +322,7 @@ def _capacity_available(view: View, sizes: Sizes) -> Told:
             text = counted(len(waiting), noun, "waits for a node", "wait for a node", of=group.size)
             return False, _shortage(view, group.accelerator), f"{text}: {said}"
     if backoff := _backoff(view):
-        text = f"{backoff.accelerator} is in backoff until {_clock(backoff.until, '%H:%M')}: {backoff.detail}"
+        text = f"{backoff.accelerator} is in backoff until {utc(backoff.until, '%H:%M')}: {backoff.detail}"
         return False, Reason.ACCELERATOR_UNAVAILABLE, text
     refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
     wanted = sizes.after if pinned is None else pinned
@@ -404,7 +410,3 @@ def _backoff(view: View) -> Backoff | None:
         return None
     backoffs = (option.backoff for option in view.considered if option.backoff and not option.forbidden)
     return next(backoffs, view.stopped(view.chosen.name))
-
-
-def _clock(at: float, form: str) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(f"{form} UTC")
