@@ -53,11 +53,11 @@ def test_a_line_of_a_page_has_at_most_120_characters(style: ModuleType, text: st
         ('def told() -> str:\n    """Whoever is told."""\n    # beside\n    return "one replica is ready"', []),
         ('TEXT = "it can be had"\nOTHER = "Those that wait"', ["it can be had", "Those that wait"]),
         ('TEXT = "toldeverywhere"', []),
+        ('NAME = "told"', []),
     ],
 )
 def test_messages_hold_no_banned_phrase(style: ModuleType, source: str, texts: list[str]) -> None:
     assert [text for _, text in style.dialect(source)] == texts
-    assert list(style.dialect(source, texts)) == []
 
 
 def test_a_banned_phrase_is_found_where_it_stands(style: ModuleType) -> None:

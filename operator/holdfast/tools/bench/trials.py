@@ -17,8 +17,8 @@ from holdfast.tools.bench.results import measure
 from holdfast.tools.bench.sweep import OverSaturation, RateTrial, SaturationSearch, SweepLoad, SweepResult, saturation
 
 CLIENT_REMEDY = (
-    "lower the load, give the client a core of its own, or raise --max-client-lag where such an error is small beside "
-    "what is measured"
+    "lower the load, give the client a core of its own, or raise --max-client-lag where such an error is small "
+    "compared to what is measured"
 )
 START_RPS, SECONDS, LEAST_REQUESTS = 1.0, 30.0, 50
 """Where a sweep begins, how long a trial lasts, and how many requests it has at least."""

@@ -72,7 +72,7 @@ def no_room(option: AcceleratorOption, prior: EnginePrior, lengths: LengthPairs,
     if refused < 1.0:
         which = f"{100.0 * refused:.3g} % of these requests take more, so that it refuses them"
     return (
-        f"{option.name}: its memory has room for {prior.kv_tokens} tokens of KV cache beside the model's weights, and "
+        f"{option.name}: its memory has room for {prior.kv_tokens} tokens of KV cache next to the model's weights, and "
         f"{which}: give a replica more GPUs (accelerators[].count, now {option.gpus_per_replica}), or quantize the "
         "model"
     )

@@ -82,7 +82,7 @@ class LimitsFile:
         if (found["active_sequences"], found["tokens_per_step"]) != wanted:
             raise CannotTry(
                 f"{self._endpoint.url} runs with {found['active_sequences']:.0f} sequences and "
-                f"{found['tokens_per_step']:.0f} tokens per step where it was told {setting}: it cannot "
+                f"{found['tokens_per_step']:.0f} tokens per step instead of {setting}: it cannot "
                 "change them live (docs/engine.md): give --restart-command instead"
             )
         return False
