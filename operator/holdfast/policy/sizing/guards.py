@@ -179,9 +179,9 @@ def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
 
 
 def within_what_others_leave(proposal: Proposal) -> Bound | None:
-    """Where accelerators are short for several services, others come first; nothing that forbids lowering is asked.
+    """Where accelerators are short for several services, the allocation bounds the size.
 
-    What must stay all the same was reckoned with when they were shared out.
+    No guard that forbids lowering is asked after it: the allocation counts what must stay.
     """
     allocation = proposal.view.allocation
     if allocation is None:
