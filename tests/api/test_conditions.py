@@ -85,6 +85,7 @@ GOOD = (
     ("CapacityAvailable", "True", "AllPlaced"),
     ("FastLoopActive", "True", "LimitsApplied"),
 )
+NOT_OURS = ("FastLoopActive", "False", "NotOurEngines")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,11 @@ GOOD = (
         ([("ScalingActive", "False", "Pinned"), ("SLOMet", "Unknown", "WarmingUp")], "Pinned"),
         ([("ScalingActive", "False", "MetricsHold"), ("MetricsAvailable", "False", "MetricsStale")], "MetricsStale"),
         ([("FastLoopActive", "False", "PluginOff"), ("ScalingActive", "False", "Recommend")], "PluginOff"),
+        ([NOT_OURS], "Serving"),
+        ([NOT_OURS, ("SLOMet", "Unknown", "WarmingUp")], "WarmingUp"),
+        ([NOT_OURS, ("ScalingActive", "False", "OtherAutoscaler")], "OtherAutoscaler"),
+        ([NOT_OURS, ("ScalingActive", "False", "Recommend")], "Recommend"),
+        ([NOT_OURS, ("ScalingActive", "False", "PinnedOutsideManifest")], "PinnedOutsideManifest"),
         ([("CapacityAvailable", "False", "InsufficientGPUs"), ("MetricsAvailable", "False", "X")], "InsufficientGPUs"),
         ([("SLOMet", "False", "BelowCapacity"), ("CapacityAvailable", "False", "InsufficientGPUs")], "BelowCapacity"),
         ([("Stalled", "True", "TimezoneUnknown"), ("SLOMet", "False", "BelowCapacity")], "TimezoneUnknown"),

@@ -107,8 +107,11 @@ _WHY_NONE_SERVES = ((ConditionType.STALLED, Status.TRUE), (ConditionType.CAPACIT
 
 
 def worst(conditions: Iterable[Condition]) -> Condition | None:
-    """The condition that a person should read first; None without any."""
-    found = {(condition.type, condition.status): condition for condition in conditions}
+    """The condition that a person should read first; None without any.
+
+    That the engines of a target run without the plugin is no fault that somebody must mend.
+    """
+    found = {(each.type, each.status): each for each in conditions if each.reason != Reason.NOT_OUR_ENGINES}
     ready = found.get((ConditionType.READY, Status.FALSE))
     order = _WORST_FIRST
     if ready is not None and ready.reason == Reason.NO_REPLICAS:
