@@ -98,6 +98,19 @@ def test_a_replica_without_a_node_names_the_selector_that_no_node_matches(labels
     assert remedy in told.message
 
 
+@pytest.mark.parametrize(("labels", "remedy"), [
+    ({"gpu": "h200"}, "; add a node that matches, or correct the nodeSelector in Deployment my-vllm"),
+    ({"gpu": "h100"}, "; add a node for it, or change what they name in Deployment my-vllm"),
+])  # fmt: skip
+def test_a_replica_of_a_target_without_a_node_names_its_deployment(labels: dict[str, str], remedy: str) -> None:
+    service = llmservice(accelerators=[{"name": "h100", "nodeSelector": {"gpu": "h100"}}])
+    waits = replicas(1, ReplicaPhase.UNSCHEDULABLE)
+    part = replace(parts(service), replicas=waits, adoption=Adoption("my-vllm", "app=my-vllm"))
+    nodes = NodeLabels((NodeOffer("gpu-1", tuple(labels.items()), (("nvidia.com/gpu", 8),)),))
+    (told,) = with_remedies([UNSCHEDULABLE], part, 1, nodes)
+    assert told.message.endswith(remedy)
+
+
 def test_the_pods_of_a_target_are_named_by_the_selector_of_its_deployment() -> None:
     waits = ConditionValue(ConditionType.READY, False, Reason.NO_REPLICAS, "no replica is ready")
     part = replace(parts(llmservice()), adoption=Adoption("my-vllm", "app in (vllm, llm)"))

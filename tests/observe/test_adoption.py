@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from holdfast.api.reasons import Reason
+from holdfast.api.target import TARGET_RULES
+from holdfast.control import node_labels, remedies
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits
 from holdfast.enginemodel.prior import option_prior
+from holdfast.observe import ended, failure_words, mapping
 from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
 from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.failure_words import Remedy
 from holdfast.render.names import DELETION_COST
 from tests.observe.foreign import CONTAINER, PRODUCT, deployment, named, node, pod, service, with_container
 
@@ -181,3 +187,44 @@ def test_a_selector_of_every_kind_is_asked_for_as_the_api_server_has_it() -> Non
         {"key": "d", "operator": "DoesNotExist"},
     ]
     assert selector_text(body) == "app=my-vllm,a in (x,y),b notin (z),c,!d"
+
+
+def remedies_in(found: object) -> Iterator[Remedy]:
+    if isinstance(found, Remedy):
+        yield found
+    elif isinstance(found, tuple):
+        for each in found:
+            yield from remedies_in(each)
+
+
+REMEDIES = {
+    each
+    for module in (failure_words, mapping, ended, node_labels, remedies)
+    for each in remedies_in(tuple(vars(module).values()))
+}
+EXCLUDED = [rule.message.split()[0] for rule in TARGET_RULES if "target exclude each other" in rule.message]
+OF_SPEC = re.compile(rf"\b({'|'.join(EXCLUDED)})[.\[]|\bin the spec\b|of the spec\b|--platform|list another")
+
+
+def test_no_remedy_for_a_target_names_a_field_that_a_target_excludes() -> None:
+    assert {"model", "engine", "accelerators", "template"} <= set(EXCLUDED)
+    assert len(REMEDIES) > 20
+    by_spec = [each for each in REMEDIES if OF_SPEC.search(each.by_spec)]
+    assert len(by_spec) > 15
+    assert [each for each in REMEDIES if OF_SPEC.search(each.of("my-vllm"))] == []
+    assert all(each.of("my-vllm").endswith(" in Deployment my-vllm") for each in by_spec)
+
+
+def test_a_pod_of_a_target_that_fails_says_what_to_change_in_the_deployment() -> None:
+    pulling = {"name": "server", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "denied"}}}
+    failing = pod(0) | {"status": {"containerStatuses": [pulling]}}
+    evicted = pod(1) | {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on resource: memory"}}
+    body = deployment()
+    body["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}]
+    part = taken(TargetState(body, (failing, evicted)))
+    told = [part.replicas[0].detail, part.ended[0].detail, part.deployed[0].problems[0].message]
+    assert [each.split("; ")[-1] for each in told] == [
+        "correct the image, or set imagePullSecrets to a Secret with access to the registry in Deployment my-vllm",
+        "use nodes with more memory, or request more in Deployment my-vllm",
+        "change the policy of the cluster, or what the message names in Deployment my-vllm",
+    ]

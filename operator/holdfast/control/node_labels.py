@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.observe.failure_words import Remedy
 
 Selector = tuple[tuple[str, str], ...]
 
-_REMEDY = (
+_REMEDY = Remedy(
     "correct its nodeSelector, or, where an autoscaler is to add the node, select by a label that the autoscaler "
-    "knows while its pool has no node (docs/platforms.md)"
+    "knows while its pool has no node (docs/platforms.md)",
+    "add a node that matches, or correct the nodeSelector",
 )
 
 
@@ -22,21 +24,23 @@ class NodeLabels:
         self._nodes = nodes
         self._known: dict[Selector, str] = {}
 
-    def unmatched(self, spec: ServiceSpec) -> str:
+    def unmatched(self, spec: ServiceSpec, target: str = "") -> str:
         """Say which selector of an accelerator no node matches, what differs on the nearest node, and what to do.
 
-        Empty if nodes match the selectors of all accelerators.
+        Empty if nodes match the selectors of all accelerators. `target` names the Deployment that the service sizes as
+        it is.
         """
-        return next(filter(None, map(self._unmatched, spec.accelerators)), "")
+        return next(filter(None, (self._unmatched(option, target) for option in spec.accelerators)), "")
 
-    def _unmatched(self, option: AcceleratorOption) -> str:
+    def _unmatched(self, option: AcceleratorOption, target: str) -> str:
         selector = option.node_selector
         if selector not in self._known:
             self._known[selector] = self._differing(selector)
         if not (differing := self._known[selector]):
             return ""
         wanted = ", ".join(f"{name}={value}" for name, value in selector)
-        return f"no node that takes pods matches the nodeSelector of {option.name} ({wanted}){differing}; {_REMEDY}"
+        no_node = f"no node that takes pods matches the nodeSelector of {option.name} ({wanted})"
+        return f"{no_node}{differing}; {_REMEDY.of(target)}"
 
     def _differing(self, selector: Selector) -> str:
         """What the nearest node has instead, the one that lacks fewest of the labels; empty if one lacks none."""

@@ -12,9 +12,13 @@ from holdfast.control.node_labels import NodeLabels
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import ConditionValue
 from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.failure_words import Remedy
 
 _SHORTAGES = (Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES, Reason.ACCELERATOR_UNAVAILABLE)
-_NO_NODE = "see the scheduler's words in CapacityAvailable; add a node for it, or list another accelerator"
+_NO_NODE = Remedy(
+    "see the scheduler's words in CapacityAvailable; add a node for it, or list another accelerator",
+    "see the scheduler's words in CapacityAvailable; add a node for it, or change what they name",
+)
 
 
 def with_remedies(
@@ -30,11 +34,12 @@ def _with(value: ConditionValue, remedy: str) -> ConditionValue:
 
 def _remedy(value: ConditionValue, part: ServiceParts, desired: int, labels: NodeLabels) -> str:
     """The remedy of one condition; empty where its message ends with one, or it needs none."""
+    target = part.adoption.deployment if part.adoption else ""
     if value.type == ConditionType.CAPACITY_AVAILABLE and value.reason in _SHORTAGES:
-        return labels.unmatched(part.spec)
+        return labels.unmatched(part.spec, target)
     if value.type != ConditionType.READY or value.reason != Reason.NO_REPLICAS or not desired:
         return ""
     if any(replica.phase is ReplicaPhase.UNSCHEDULABLE for replica in part.replicas):
-        return labels.unmatched(part.spec) or _NO_NODE
+        return labels.unmatched(part.spec, target) or _NO_NODE.of(target)
     pods = f"kubectl describe pod -n {part.spec.key.namespace} -l {shlex.quote(part.selector)}"
     return f"wait until one has started, or see {pods}"

@@ -232,7 +232,7 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
         queue_limit=None,
         sized_by="",  # as applied; a GitOps tool that writes it again is the user's to know
     )
-    problems = mapping.problems_from_deployment(deployment)
+    problems = mapping.problems_from_deployment(deployment, placement.deployment)
     return replace(
         part,
         service=service,
@@ -245,12 +245,12 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
             pinned_replicas=None if state.autoscaler else spec.pinned_replicas,
         ),
         replicas=tuple(
-            replace(mapping.replica_from_pod(pod), accelerator=option.name)
+            replace(mapping.replica_from_pod(pod, placement.deployment), accelerator=option.name)
             for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
             if mapping.is_replica(pod)
         ),
         deployed=(ObservedDeployment(placement, problems),),
-        ended=newest(_ended(pods, option.name)),
+        ended=newest(_ended(pods, option.name, placement.deployment)),
         adoption=Adoption(
             placement.deployment,
             selector_text(deployment),
@@ -260,9 +260,9 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
     )
 
 
-def _ended(pods: Iterable[Object], accelerator: str) -> Iterator[Replica]:
+def _ended(pods: Iterable[Object], accelerator: str, target: str) -> Iterator[Replica]:
     for pod in pods:
-        if (ended := ended_from_pod(pod)) is not None:
+        if (ended := ended_from_pod(pod, target)) is not None:
             yield replace(ended, accelerator=accelerator)
 
 

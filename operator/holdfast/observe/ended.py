@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nlargest
 
 from holdfast.domain.cluster import MOST_ENDED, Replica, ReplicaPhase
+from holdfast.observe.failure_words import Remedy
 from holdfast.observe.mapping import Object, epoch, has_ended, is_of_replica_set, is_true, last_words, was_ready
 from holdfast.render.names import ACCELERATOR_LABEL
 
@@ -21,23 +22,32 @@ _MOST_WORDS = 400
 # Reason and message, and what to do; the first match counts. The words of node shutdown changed between releases.
 _REMEDIES = (
     (r"ephemeral|EmptyDir|DiskPressure|imagefs|nodefs",
-     "keep the model on a volume (model.cache.pvc), or use nodes with a larger disk"),
-    (r"^Evicted.*memory", "request more memory in engine.resources, or use nodes with more memory"),
+     Remedy("keep the model on a volume (model.cache.pvc), or use nodes with a larger disk",
+            "use nodes with a larger disk, or keep the model on a volume")),
+    (r"^Evicted.*memory",
+     Remedy("request more memory in engine.resources, or use nodes with more memory",
+            "use nodes with more memory, or request more")),
     (r"^(UnexpectedAdmissionError|OutOf)",
-     "keep pods off the node until its devices and resources are right: kubectl cordon {node}"),
+     Remedy("keep pods off the node until its devices and resources are right: kubectl cordon {node}")),
     (r"^(NodeAffinity|NodeSelector|Taint)",
-     "compare accelerators[].nodeSelector and tolerations with kubectl describe node {node}"),
-    (r"^(NodeShutdown|Terminated|Shutdown|NodeLost)", "if nobody shut the node down, see kubectl describe node {node}"),
-    (r"^Preempt", "give the pods a higher priority: priorityClassName in template.spec"),
-    (r"^DeadlineExceeded", "remove activeDeadlineSeconds from template.spec"),
-    ("", "see kubectl describe node {node}"),
+     Remedy("compare accelerators[].nodeSelector and tolerations with kubectl describe node {node}",
+            "compare kubectl describe node {node} with nodeSelector and tolerations")),
+    (r"^(NodeShutdown|Terminated|Shutdown|NodeLost)",
+     Remedy("if nobody shut the node down, see kubectl describe node {node}")),
+    (r"^Preempt",
+     Remedy("give the pods a higher priority: priorityClassName in template.spec",
+            "give the pods a higher priority: priorityClassName")),
+    (r"^DeadlineExceeded",
+     Remedy("remove activeDeadlineSeconds from template.spec", "remove activeDeadlineSeconds")),
+    ("", Remedy("see kubectl describe node {node}")),
 )  # fmt: skip
 
 
-def ended_from_pod(pod: Object) -> Replica | None:
+def ended_from_pod(pod: Object, target: str = "") -> Replica | None:
     """Return a pod that ended before it was ready, as a failing replica; None for any other pod.
 
-    `unready_at` is when it ended: the latest time that its status names.
+    `unready_at` is when it ended: the latest time that its status names. `target` names somebody else's Deployment that
+    made the pod.
     """
     meta, status = pod["metadata"], pod.get("status", {})
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
@@ -55,7 +65,7 @@ def ended_from_pod(pod: Object) -> Replica | None:
         created_at=created_at,
         reason=reason,
         # Thousands of pods of one cause share one text.
-        detail=sys.intern(_detail(reason, str(status.get("message") or last_words(ended, {})), node)),
+        detail=sys.intern(_detail(reason, str(status.get("message") or last_words(ended, {})), node, target)),
         node=node,
         unready_at=max([created_at, *_times(status, containers)]),
     )
@@ -75,11 +85,11 @@ def _in_time(replica: Replica) -> tuple[float, float, str]:
     return replica.unready_at or 0.0, replica.created_at, replica.name
 
 
-def _detail(reason: str, message: str, node: str) -> str:
+def _detail(reason: str, message: str, node: str, target: str) -> str:
     said = " ".join(message.split())
     shown = said if len(said) <= _MOST_WORDS else f"{said[:_MOST_WORDS]}…"
     remedy = next(remedy for words, remedy in _REMEDIES if re.search(words, f"{reason} {said}"))
-    return f"{shown or 'no message'} (node {node or 'unknown'}); {remedy.format(node=node or 'NODE')}"
+    return f"{shown or 'no message'} (node {node or 'unknown'}); {remedy.of(target).format(node=node or 'NODE')}"
 
 
 def _times(status: Object, containers: Iterable[Object]) -> Iterator[float]:

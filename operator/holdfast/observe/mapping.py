@@ -15,7 +15,7 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import CLOSING, Taint
-from holdfast.observe.failure_words import MOST_WORDS, end_of, explained, told
+from holdfast.observe.failure_words import MOST_WORDS, Remedy, end_of, explained, told
 from holdfast.render.arguments import ADMISSION_FLAG
 from holdfast.render.batching import Tuned
 from holdfast.render.context import whole
@@ -67,10 +67,17 @@ WAITS_FOR_VOLUMES = "its volumes or network are not ready"
 # Messages of an engine that cannot write to its cache volume.
 _NOT_WRITABLE = re.compile(r"(Permission denied|Read-only file system): '?/cache\b")
 
-_ASSIGNED = "where the platform assigns user and group ids, start the operator with --platform-assigns-ids"
-_REFUSED = "change what the message names in the spec, or the policy of the cluster"
-_QUOTA = "raise the quota, or lower scaling.max"
-_NEWEST = "undo the last change of the spec, or see kubectl describe pod of the newest pods"
+_BY_DEPLOYMENT = "change the policy of the cluster, or what the message names"
+_ASSIGNED = Remedy(
+    "where the platform assigns user and group ids, start the operator with --platform-assigns-ids", _BY_DEPLOYMENT
+)
+_REFUSED = Remedy("change what the message names in the spec, or the policy of the cluster", _BY_DEPLOYMENT)
+_QUOTA = Remedy("raise the quota, or lower scaling.max")
+_NEWEST = Remedy(
+    "undo the last change of the spec, or see kubectl describe pod of the newest pods",
+    "see kubectl describe pod of the newest pods, or undo the last change",
+)
+_WRITABLE = Remedy("make model.cache writable for the user of the pod", "make /cache writable for the user of the pod")
 
 # What an admission that has a range of ids quotes; PodSecurity only forbids user 0.
 _IDS_REFUSED = re.compile(r"\A(?!.*violates PodSecurity).*\b(runAsUser|runAsGroup|fsGroup)\b", re.DOTALL)
@@ -102,8 +109,8 @@ def has_ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
 
 
-def replica_from_pod(pod: Object) -> Replica:
-    """Return a pod as a replica."""
+def replica_from_pod(pod: Object, target: str = "") -> Replica:
+    """Return a pod as a replica; `target` names somebody else's Deployment that made it."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels = meta.get("labels", {})
     conditions = {item["type"]: item for item in status.get("conditions", ())}
@@ -111,10 +118,10 @@ def replica_from_pod(pod: Object) -> Replica:
     if phase is ReplicaPhase.STARTING and conditions.get("PodReadyToStartContainers", {}).get("status") == "False":
         detail = f"{WAITS_FOR_VOLUMES}; {_remedy(pod, 'see kubectl describe pod')}"
     elif phase is ReplicaPhase.FAILING and _NOT_WRITABLE.search(detail):
-        remedy = _remedy(pod, "make model.cache writable for the user of the pod")
+        remedy = _remedy(pod, _WRITABLE.of(target))
         detail = f"{end_of(detail)}; {remedy}"
     elif phase is ReplicaPhase.FAILING and reason != Reason.NODE_LOST:
-        reason, detail = explained(reason, detail, meta)
+        reason, detail = explained(reason, detail, meta, target)
     elif phase is ReplicaPhase.UNSCHEDULABLE:  # the scheduler's reasons come first
         detail = detail if len(detail) <= MOST_WORDS else f"{detail[:MOST_WORDS]}…"
     return Replica(
@@ -269,20 +276,25 @@ def _sized_by(meta: Object) -> str:
     return "" if SCALING in owners else next(iter(owners), "")
 
 
-def problems_from_deployment(deployment: Object) -> tuple[ClusterProblem, ...]:
-    """Return why a Deployment cannot create its pods (quota, admission), or why its rollout is stuck."""
+def problems_from_deployment(deployment: Object, target: str = "") -> tuple[ClusterProblem, ...]:
+    """Return why a Deployment cannot create its pods (quota, admission), or why its rollout is stuck.
+
+    `target` is its name where it is somebody else's.
+    """
     conditions = deployment.get("status", {}).get("conditions", ())
     found = ((_deployment_reason(condition), condition.get("message", "")) for condition in conditions)
     name = deployment["metadata"]["name"]
-    return tuple(ClusterProblem(reason, f"{name}: {_remedied(reason, message)}") for reason, message in found if reason)
+    return tuple(
+        ClusterProblem(reason, f"{name}: {_remedied(reason, message, target)}") for reason, message in found if reason
+    )
 
 
-def _remedied(reason: Reason, words: str) -> str:
+def _remedied(reason: Reason, words: str, target: str) -> str:
     """Kubernetes' words, cut so that the remedy stays readable: OpenShift lists the refusal of every constraint."""
     refused = _ASSIGNED if _IDS_REFUSED.search(words) else _REFUSED
     remedies = {Reason.PODS_FORBIDDEN: refused, Reason.QUOTA_EXCEEDED: _QUOTA}
     cut = words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 1] + "…"
-    return f"{cut}; {remedies.get(reason, _NEWEST)}"
+    return f"{cut}; {remedies.get(reason, _NEWEST).of(target)}"
 
 
 def _deployment_reason(condition: Object) -> Reason | None:

@@ -177,7 +177,7 @@ def _slo_met(view: View, sizes: Sizes) -> Told:
 
 def _infeasible(view: View) -> str:
     """Why no listed accelerator meets the objectives, what is possible at best, and what to change."""
-    if all(option.belief.rate.bound_by == Bottleneck.KV_CACHE for option in view.considered):
+    if not view.spec.adopted and all(option.belief.rate.bound_by == Bottleneck.KV_CACHE for option in view.considered):
         memory = ", ".join(f"{each.belief.option.gpus_per_replica} x {each.name}" for each in view.considered)
         text = f"the model and one request do not fit into the memory of {memory}"
         return f"{text}; raise accelerators[].count, list one with more memory, or serve a quantized model"
@@ -185,7 +185,7 @@ def _infeasible(view: View) -> str:
     best = max((option.belief.rate.attainment or 0.0 for option in view.considered), default=0.0)
     objective = status.attainment(view.spec.slo.objective)
     possible = f"at best {status.attainment(best)} of the requests are good, objective {objective}"
-    remedy = "relax slo.ttft or slo.tpot, or list a faster accelerator"
+    remedy = f"relax slo.ttft or slo.tpot{'' if view.spec.adopted else ', or list a faster accelerator'}"
     return f"not even a single request meets the objectives on {names}: {possible}; {remedy}"
 
 
@@ -211,8 +211,8 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     if view.own.short:
         more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
         short = counted(len(view.own.short), "replica", "waits", "wait", of=view.group.size)
-        text = f"{short} for a free {view.chosen.name}; {more}; add a node or list another accelerator"
-        return Reason.CAPACITY_LIMITED, text
+        text = f"{short} for a free {view.chosen.name}; {more}; add a node"
+        return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
     if told := messages.ailing(view):
         return messages.ailing_reason(view), told
     failing = sum(len(group.failing) for group in view.groups)
