@@ -267,6 +267,16 @@ def test_a_service_without_requests_is_told_with_its_file(tmp_path: Path, capsys
     assert f"{path}: services chat: no request arrives" in capsys.readouterr().err
 
 
+def test_a_service_with_a_target_is_told_what_to_give_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = small_scenario()
+    content["services"][0]["spec"] = {"target": {"name": "my-vllm"}, "slo": {"ttft": "1s", "tpot": "80ms"}}
+    path = scenario_file(tmp_path, content)
+    assert main(["simulate", str(path), "--policy", "static:1"]) == 2
+    assert "services chat: has a target" in capsys.readouterr().err
+
+
 def test_the_shipped_scenarios_are_good() -> None:
     for path in sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml")):
         scenario = Scenario.read(path)

@@ -272,6 +272,9 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
     """The object of a service as the API server would hold it, and its requests."""
     service = _service(entry, path)
     spec = to_spec(service)
+    if not spec.accelerators:
+        remedy = "give its model and accelerators in place of target"
+        raise BadInput(f"{path}: services {entry.name}: has a target, which no cluster of a scenario runs: {remedy}")
     missing = [each.name for each in spec.accelerators if each.name not in scenario.cluster.accelerators]
     if missing:
         raise BadInput(f"{path}: services {entry.name}: no accelerator {missing[0]!r} in cluster.accelerators: add it")

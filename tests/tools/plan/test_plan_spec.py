@@ -316,3 +316,15 @@ def test_an_invalid_manifest_is_told_by_its_field(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().err
     assert "invalid LLMService: spec." in said
     assert "correct these fields" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("plan", *LOAD), ("tune",), ("tune", "--url=http://127.0.0.1:9", "--limits-file=x")], ids=" ".join
+)
+def test_a_manifest_with_a_target_is_refused_with_what_to_give_instead(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([words[0], "-f", str(Path(__file__).parents[3] / "examples/adopt.yaml"), *words[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has a target, and so neither model nor accelerators" in line
+    assert "plan: --model and --accelerator" in line

@@ -26,7 +26,13 @@ def read_service(path: Path) -> ServiceSpec:
         raise BadInput(f"-f {path}: {'empty' if content is None else 'no mapping'}; name a manifest of an {KIND}")
     if content.get("kind", KIND) != KIND:
         raise BadInput(f"-f {path}: kind {content['kind']!r}; name a manifest of an {KIND}")
-    return parsed_service(content, f"-f {path}")
+    service = parsed_service(content, f"-f {path}")
+    if not service.accelerators:
+        raise BadInput(
+            f"-f {path}: this {KIND} has a target, and so neither model nor accelerators: name a manifest with both, "
+            "or give options in place of -f (plan: --model and --accelerator; tune: --url and --slo)"
+        )
+    return service
 
 
 def parsed_service(content: dict[str, Any], where: str) -> ServiceSpec:
