@@ -15,7 +15,7 @@ from holdfast.observe.benchmarks import Benchmark
 from holdfast.observe.cluster import Invalid, ServiceParts
 from tests.control.parts import llmservice, parts
 from tests.control.test_benchmark_edits import ENGINE_CHANGES, ENGINE_STAYS, LIMITS
-from tests.control.test_benchmarks import CALM_SECONDS, FAILURE, ROOT, SUMMARY, Play
+from tests.control.test_benchmarks import CALM_SECONDS, FAILURE, ROOT, SUMMARY, Play, a_target
 from tests.control.test_loop import Acting, NoMetrics, Telemetry
 from tests.fakes import RefusingApi
 
@@ -247,3 +247,13 @@ async def test_an_api_server_that_refuses_the_status_ends_no_tick(world: World) 
     assert world.telemetry.errors == ["act"]
     assert world.failures.errors == []
     assert world.use() == ("True", "InForce")
+
+
+async def test_a_service_reference_to_a_target_is_refused_by_the_whole_loop(world: World) -> None:
+    world.services = [a_target()]
+    world.declare()
+    await world.tick()
+    assert world.message() == (
+        "chat has a target, and serviceRef is for Holdfast's engines; set target.url to their address instead"
+    )
+    assert world.jobs() == []

@@ -12,6 +12,7 @@ from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.benchmark import EngineKind
 from holdfast.domain.cluster import Placement
+from holdfast.observe.adoption import TargetState, adopted
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.render import RenderSettings
@@ -19,6 +20,7 @@ from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.builders import NOW
 from tests.control.parts import llmservice, parts
 from tests.fakes import FakeApi, ManualClock
+from tests.observe.foreign import deployment, pod, service
 from tests.render.scenes import chat_h100, live
 
 ROOT = "/apis/holdfast.dev/v1alpha1/namespaces/prod/llmbenchmarks"
@@ -496,6 +498,41 @@ async def test_a_service_that_is_not_there_or_serves_nobody_is_waited_for(play: 
     play.resize(h100=1)
     await play.tick()
     assert play.told() == ("Running", "BenchmarkRunning")
+
+
+def a_target() -> ServiceParts:
+    """A service of the same name that sizes somebody else's Deployment."""
+    found = adopted(service(), TargetState(deployment(), (pod(0),)), {})
+    assert isinstance(found, ServiceParts)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("load", "remedy"),
+    [({"sweep": {}}, "set target.url to"), ({"sweep": None, "tune": {}}, "run holdfast tune --url")],
+)
+async def test_engines_of_a_target_are_not_measured_as_those_of_the_service(
+    load: dict[str, Any], remedy: str, play: Play
+) -> None:
+    play.services = [a_target()]
+    play.declare(load)
+    await play.tick()
+    assert play.told() == ("Pending", "TargetNotReady")
+    assert "chat has a target" in play.message()
+    assert remedy in play.message()
+    assert play.jobs() == []
+
+
+async def test_a_run_whose_service_gets_a_target_ends_in_order(play: Play) -> None:
+    play.declare()
+    await play.tick()
+    play.services = [a_target()]
+    await play.tick()
+    assert play.told() == ("Running", "BenchmarkRunning")
+    play.end(SUMMARY)
+    await play.tick()
+    assert play.told() == ("Succeeded", "Measured")
+    assert play.telemetry.errors == []
 
 
 async def test_a_trace_that_is_not_there_is_named_and_waited_for(play: Play) -> None:

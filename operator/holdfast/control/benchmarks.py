@@ -79,14 +79,14 @@ class _Case:
         reference = self.entry.declared.spec.target.service_ref if self.entry.declared else None
         if reference is not None and self.part is None:
             return f"no valid LLMService {reference.name} in this namespace; create it or correct serviceRef"
+        if self.part is not None and self.part.service.spec.target is not None:
+            remedy = "run holdfast tune --url next to the engine" if self.engine else "set target.url to their address"
+            return f"{self.part.spec.key.name} has a target, and serviceRef is for Holdfast's engines; {remedy} instead"
         if isinstance(self.engine, str):
             return self.engine
-        serves_nobody = self.part is not None and self.engine is None and not engines_of(self.part, None).count
-        return (
-            (f"no replica of {self.part.spec.key.name} is ready; see its condition Ready")
-            if self.part and serves_nobody
-            else ""
-        )
+        if self.part is None or self.engine is not None or engines_of(self.part, None).count:
+            return ""
+        return f"no replica of {self.part.spec.key.name} is ready; see its condition Ready"
 
     @property
     def engines(self) -> Engines | None:

@@ -163,7 +163,7 @@ class Loop:
             if self._benchmarks:
                 owned = [part for part in services if part.adoption is None]
                 await self._benchmarks.tell_use(benchmarks, owned, snapshot.services, decisions, now)
-                await self._benchmarks.act(benchmarks, owned, now)
+                await self._benchmarks.act(benchmarks, services, now)
         self._telemetry.tick(self._monotonic() - started_at, len(services))
         self._metrics.catch_up()
 
