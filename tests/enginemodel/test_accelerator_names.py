@@ -25,6 +25,28 @@ def known(name: str, resource: str = "nvidia.com/gpu") -> AcceleratorShape:
     return found
 
 
+@pytest.mark.parametrize(
+    ("product", "expected"),
+    [
+        ("NVIDIA-H100-64GB", None),
+        ("NVIDIA-A100-SXM-64GB", None),
+        ("NVIDIA-A800-40GB", None),
+        ("NVIDIA-H100-80GB-HBM3", "h100_sxm"),
+        ("NVIDIA-A100-SXM4-80GB", "a100_sxm"),
+        ("NVIDIA-A100-PCIE-40GB", "a100_40gb"),
+        ("NVIDIA-L40S-48GB", "l40s"),
+        ("NVIDIA-GH200-480GB", "gh200"),
+        ("Tesla-V100-SXM2-32GB", "v100_32gb"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "a100_sxm-mig-1g.10gb"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "a100_40gb-mig-1g.5gb"),
+    ],
+)
+def test_a_variant_with_another_memory_is_unknown_and_not_taken_for_its_sister(
+    product: str, expected: str | None
+) -> None:
+    assert system("pool", {PRODUCT: product}) == expected
+
+
 def test_every_row_is_found_by_its_own_name() -> None:
     assert [shape.system for _, shape in ACCELERATORS if find_accelerator(shape.system) != shape] == []
 

@@ -18,6 +18,10 @@ IDENTIFYING_LABELS = (*PRODUCT_LABELS, *_SHARING_LABELS, _REPLICAS_LABEL, _MIG_L
 
 _PROFILE = re.compile(r"(?<![a-z0-9])([1-7])g[.-]([0-9]{1,3})gb(?![a-z0-9])")
 _PARTITIONED = re.compile(rf"(?<![a-z0-9])mig(?![a-z0-9])|{_PROFILE.pattern}")
+_MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{2,3})gb(?![a-z0-9])")
+_CPU_MEMORY = "gh200"
+"""The product label of this superchip (`GH200-480GB`) states the memory of its CPU."""
+
 _NOT_PARTITIONED = "all-disabled"
 _SHARED = re.compile(
     r"(?<![a-z0-9])(shared|time-?slic(ed|ing)|time-?sharing|mps|vgpu|vcuda|[cdq]px|neuroncore|gpu-?(mem(ory)?|cores?))"
@@ -67,7 +71,12 @@ def _words(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _row(text: str) -> AcceleratorShape | None:
-    return next((shape for pattern, shape in ACCELERATORS if _whole_words(pattern).search(text)), None)
+    """The first row with this name; None for a variant with another memory, such as the H100 with 64 GB."""
+    shape = next((shape for pattern, shape in ACCELERATORS if _whole_words(pattern).search(text)), None)
+    stated = [float(number) for number in _MEMORY.findall(_PROFILE.sub("", text))]
+    if shape is None or not stated or shape.system.startswith(_CPU_MEMORY):
+        return shape
+    return shape if any(abs(each * GIB / shape.memory_bytes - 1.0) < 0.15 for each in stated) else None
 
 
 @lru_cache(maxsize=512)

@@ -127,6 +127,13 @@ def test_the_gain_moves_only_where_load_and_verdicts_disagree(rate: float, bad_s
     assert (gain > 1.0) - (gain < 1.0) == direction
 
 
+def test_requests_that_a_broken_engine_lost_say_nothing_about_the_load() -> None:
+    look = minute(3.0, 0.3)
+    lost = replace(look, failed=look.verdicts.bad)
+    found = [observe_load(believed(), each, "h100").beliefs[0].correction.gain for each in (look, lost)]
+    assert found[0] < found[1] == 1.0
+
+
 @pytest.mark.parametrize(
     ("rate", "bad_share", "direction"),
     [(3.7, 0.0, 1), (3.7, 0.005, 1), (3.7, 0.006, 0), (3.6, 0.0, 0), (3.7, 0.3, -1), (math.nan, 0.0, 0)],
