@@ -20,6 +20,7 @@ from rich.table import Table
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
+from holdfast.enginemodel.admission import TYPICAL_MIX
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.bench.checks import check_files, check_folders
 from holdfast.tools.bench.manifest import parsed_service, read_service
@@ -36,12 +37,12 @@ from holdfast.twin.traces import FORMATS
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
-  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20 --prompt-tokens 1155 \
-    --output-tokens 211
+  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
 Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
 MOST_TOKENS = 1_000_000
+ASSUMED = "assumed, as in Azure's conversation trace of 2023"
 HEADS = (
     "accelerator",
     "sequences,\ntokens/step",
@@ -84,12 +85,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
-    load.add_argument(
-        "--rate", type=_positive, metavar="RPS", help="requests per second; needs --prompt-tokens and --output-tokens"
-    )
+    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second, of random lengths")
     parser.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of the trace (default csv)")
-    parser.add_argument("--prompt-tokens", type=_positive, help="mean length of prompts")
-    parser.add_argument("--output-tokens", type=_positive, help="mean length of answers")
+    parser.add_argument(
+        "--prompt-tokens", type=_positive, help=f"mean length of prompts (default {TYPICAL_MIX.prompt_tokens:g})"
+    )
+    parser.add_argument(
+        "--output-tokens", type=_positive, help=f"mean length of answers (default {TYPICAL_MIX.output_tokens:g})"
+    )
     parser.add_argument(
         "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
     )
@@ -186,12 +189,19 @@ def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
         )
         lengths = LengthPairs(busiest.prompt_tokens, busiest.output_tokens)
         return _Load(busiest.rate_rps, lengths, told, busiest.recorded)
-    if prompt is None or output is None:
-        raise BadInput("--rate needs --prompt-tokens and --output-tokens: give the mean lengths")
+    return _random_load(arguments.rate, prompt, output, arguments.cv)
+
+
+def _random_load(rate_rps: float, prompt: float | None, output: float | None, cv: float) -> _Load:
+    """Random requests; a length that is not given is that of the typical mix, and the plan says so."""
+    missing = [name for name, mean in (("--prompt-tokens", prompt), ("--output-tokens", output)) if mean is None]
+    prompt, output = prompt or TYPICAL_MIX.prompt_tokens, output or TYPICAL_MIX.output_tokens
     if max(prompt, output) > MOST_TOKENS:
         raise BadInput(f"lengths above {MOST_TOKENS} tokens: give the mean lengths in tokens")
-    lengths = lognormal_lengths(prompt, output, arguments.cv, MOST_TOKENS)
-    return _Load(arguments.rate, lengths, f"{prompt:g} prompt and {output:g} output tokens on average")
+    told = f"{prompt:g} prompt and {output:g} output tokens on average"
+    if missing:
+        told += f"; {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} {ASSUMED}"
+    return _Load(rate_rps, lognormal_lengths(prompt, output, cv, MOST_TOKENS), told)
 
 
 def _as_json(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> dict[str, Any]:
@@ -209,7 +219,13 @@ def _as_json(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> dict[str
         {"accelerator": offer.accelerator, "limits": asdict(offer.limits), **asdict(point)}
         for offer, point in pareto(found)
     ]
-    return {"rate_rps": load.rate_rps, "objective": spec.slo.objective, "offers": told, "pareto": front}
+    return {
+        "rate_rps": load.rate_rps,
+        "load": load.told,
+        "objective": spec.slo.objective,
+        "offers": told,
+        "pareto": front,
+    }
 
 
 def _lead(spec: ServiceSpec, load: _Load) -> str:

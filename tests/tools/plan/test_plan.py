@@ -256,7 +256,7 @@ def test_an_impossible_objective_is_told_with_what_would_be_possible(
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = str(_manifest(tmp_path))
     for words in (
-        ["-f", good, "--rate", "5"],
+        ["-f", good, "--rate", "5", "--prompt-tokens", "1000001"],
         ["-f", str(tmp_path / "none.yaml"), "--rate", "5", "--prompt-tokens", "5", "--output-tokens", "5"],
         ["-f", good, "--trace", str(tmp_path / "none.csv")],
     ):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from holdfast.cli.main import main
+from holdfast.cli.main import build_parser, main
+from holdfast.cli.plan import _load
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.twin.capacity import lognormal_lengths
 from holdfast.twin.scenario import BadInput
@@ -284,6 +285,24 @@ def test_a_plan_needs_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[
     planned = json.loads(capsys.readouterr().out)
     assert {offer["accelerator"] for offer in planned["offers"]} == {"h100", "l40s"}
     assert planned["objective"] == 0.95
+    assert planned["load"] == "500 prompt and 100 output tokens on average"
+
+
+@pytest.mark.parametrize(
+    ("given", "means", "assumed"),
+    [
+        ([], (1155.0, 211.0), "; --prompt-tokens and --output-tokens are assumed"),
+        (["--output-tokens=100"], (1155.0, 100.0), "; --prompt-tokens is assumed"),
+        (["--prompt-tokens=1155", "--output-tokens=211"], (1155.0, 211.0), ""),
+    ],
+)
+def test_lengths_that_are_not_given_are_the_typical_ones_and_named(
+    given: list[str], means: tuple[float, float], assumed: str
+) -> None:
+    load = _load(build_parser(("plan",)).parse_args(["plan", "--rate=5", *given]), 3600.0)
+    assert (load.lengths.prompt_tokens.mean(), load.lengths.output_tokens.mean()) == pytest.approx(means, rel=1e-3)
+    text = f"{means[0]:g} prompt and {means[1]:g} output tokens on average{assumed}"
+    assert load.told.removesuffix(", as in Azure's conversation trace of 2023") == text
 
 
 @pytest.mark.parametrize(
