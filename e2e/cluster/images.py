@@ -81,10 +81,15 @@ def holdfast_image() -> Image:
     return Image(HOLDFAST_IMAGE, archive)
 
 
+def program_images() -> list[Image]:
+    """The images that are made of built programs."""
+    return [pause_image(), prometheus_image()]
+
+
 def slow_images() -> list[Image]:
     """The images that change with versions only, built where they are missing."""
     with exclusive("images"):
-        return [pause_image(), prometheus_image(), libraries_image()]
+        return [*program_images(), libraries_image()]
 
 
 def fast_images() -> list[Image]:

@@ -11,7 +11,7 @@ from e2e.cluster import binaries
 from e2e.cluster.cache import cache_folder
 from e2e.cluster.images import fast_images, slow_images
 from e2e.cluster.provider import ProviderError
-from e2e.cluster.toolset import HELM, KIND, KUBERNETES, PROMETHEUS, Tool
+from e2e.cluster.toolset import HELM, KIND, KUBERNETES, PAUSE, PROMETHEUS, Tool
 
 
 class KindProvider:
@@ -24,11 +24,11 @@ class KindProvider:
         self._kubeconfig = cache_folder() / "kind" / f"{name}.kubeconfig"
 
     def build(self) -> None:
-        """Build kind, helm and the images."""
+        """Build the programs and the images."""
         docker = shutil.which("docker")
         if docker is None or subprocess.run([docker, "info"], capture_output=True, check=False).returncode != 0:
             raise ProviderError("the Docker daemon does not answer: start it, or run as root without --provider kind")
-        binaries.build((KIND, *client_tools()))
+        binaries.build(tools())
         slow_images()
         fast_images()
 
@@ -65,6 +65,11 @@ class KindProvider:
         if done.returncode != 0:
             raise ProviderError(f"{' '.join(command)}:\n{done.stderr.strip()[-2000:]}")
         return done.stdout
+
+
+def tools() -> tuple[Tool, ...]:
+    """The programs that are built: kind, the clients, and what the images hold."""
+    return (KIND, PAUSE, *client_tools())
 
 
 def client_tools() -> tuple[Tool, ...]:

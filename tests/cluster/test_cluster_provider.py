@@ -1,8 +1,11 @@
-"""Where demo and tests can run."""
+"""Where demo and tests can run, and what a cluster of each kind is made of."""
+
+from pathlib import Path
 
 import pytest
 
-from e2e.cluster import provider
+from e2e.cluster import images, kind, provider
+from e2e.cluster.toolset import EMBEDDED_TOOLS, Tool
 
 
 @pytest.mark.parametrize("named", ["kind", "current", "minikube"])
@@ -18,3 +21,15 @@ def test_demo_and_tests_refuse_a_cluster_that_they_did_not_start(
 def test_demo_and_tests_take_their_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CLUSTER_PROVIDER", "embedded")
     assert provider.main() == 0
+
+
+@pytest.mark.parametrize("tools", [kind.tools(), EMBEDDED_TOOLS], ids=["kind", "embedded"])
+def test_a_fresh_machine_builds_every_program_that_images_hold(
+    tools: tuple[Tool, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    for tool in tools:
+        tool.folder.mkdir(parents=True)
+        for name in tool.programs:
+            tool.program(name).write_bytes(b"")
+    assert all(image.archive.is_file() for image in images.program_images())
