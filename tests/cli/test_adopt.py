@@ -13,7 +13,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.cli import adopt
 from tests.control.test_targets import HPA, KEDA, autoscaler, cluster
 from tests.fakes import ListingApi
-from tests.observe.foreign import PRODUCT, deployment
+from tests.observe.foreign import PRODUCT, deployment, pod
 
 AIM = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "my-vllm"}
 NODE: dict[str, Any] = {
@@ -77,6 +77,11 @@ async def test_a_scaled_object_to_zero_gives_a_minimum_of_one(capsys: pytest.Cap
 async def test_a_large_deployment_may_stay_as_large(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = await printed(capsys, cluster(body=deployment(replicas=30)))
     assert yaml.safe_load(out)["spec"]["scaling"] == {"min": 1, "max": 30}
+
+
+async def test_one_replica_is_told_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = await printed(capsys, cluster(pod(0), body=deployment(replicas=1)))
+    assert " in 1 replica of 2 x " in out
 
 
 async def test_without_nodes_the_accelerator_is_said_to_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:

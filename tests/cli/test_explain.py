@@ -129,6 +129,14 @@ async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
         assert line in text.splitlines()
 
 
+async def test_one_replica_is_told_in_the_singular() -> None:
+    one = {"accelerator": "h100", "replicas": 1, "perReplicaRps": 8.9}
+    decision = {**CHANGE, "inputs": {"wantedReplicas": 1}, "candidates": [one]}
+    lines = (await told(Cluster(**{DECISIONS: decision}), "-n", "prod", "chat")).splitlines()
+    assert "            wanted      1 replica, before guards" in lines
+    assert "Candidates  h100: 1 replica of 8.9 req/s; taken" in lines
+
+
 @pytest.mark.parametrize(
     "answers",
     [

@@ -12,6 +12,7 @@ import yaml
 
 from holdfast.act.api import ApiError, ApiPort
 from holdfast.api.llmservice import API_VERSION, KIND, InvalidLLMService, LLMService
+from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
@@ -26,7 +27,7 @@ from holdfast.observe.spec import to_spec
 
 _DEPLOYMENT = re.compile(r"(?:(?:deploy|deployments?|deployments?\.apps)/)?([^/]+)")
 _MOST = 10
-_HEADER = """# Deployment {name} runs {model} in {replicas} replicas of {gpus} x {resource}{product}.
+_HEADER = """# Deployment {name} runs {model} in {replicas} of {gpus} x {resource}{product}.
 # Holdfast only recommends until mode is Auto; then it changes the size and nothing else.
 """
 
@@ -99,7 +100,7 @@ def text(body: Body, part: ServiceParts) -> str:
     header = _HEADER.format(
         name=part.placements[0].deployment,
         model=part.spec.model_uri,
-        replicas=part.placements[0].replicas,
+        replicas=counted(part.placements[0].replicas, "replica"),
         gpus=option.gpus_per_replica,
         resource=option.resource,
         product=f" ({option.name})" if option.node_selector else "",

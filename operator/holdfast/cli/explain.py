@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
 from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION
 from holdfast.api.llmservice import KIND
+from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
@@ -223,7 +224,7 @@ def _present_inputs(inputs: Body) -> list[str]:
             f"bound by {inputs.get('boundBy', '?')}",
             *([f"            from {inputs['capacitySource']}"] if "capacitySource" in inputs else []),
             *([_learned(inputs)] if "learnedGain" in inputs else []),
-            f"wanted      {inputs.get('wantedReplicas', '?')} replicas, before guards",
+            f"wanted      {counted(inputs.get('wantedReplicas', '?'), 'replica')}, before guards",
         ],
     )
 
@@ -237,8 +238,9 @@ def _present_candidates(candidates: Iterable[Body]) -> list[str]:
     return _block(
         "Candidates",
         [
-            f"{each['accelerator']}: {each.get('replicas', 0)} replicas of {each.get('perReplicaRps', '?')} req/s"
-            f"{_cost(each)}; {'lost: ' + each['lostBecause'] if each.get('lostBecause') else 'taken'}"
+            f"{each['accelerator']}: {counted(each.get('replicas', 0), 'replica')} of "
+            f"{each.get('perReplicaRps', '?')} req/s{_cost(each)}; "
+            f"{'lost: ' + each['lostBecause'] if each.get('lostBecause') else 'taken'}"
             for each in candidates
         ],
     )

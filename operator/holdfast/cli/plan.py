@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from holdfast.api.quantities import counted
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
@@ -238,7 +239,7 @@ def _lead(spec: ServiceSpec, load: _Load) -> str:
 
 
 def _front_line(offer: Offer, point: Point) -> str:
-    price = f"{point.gpus} GPUs" if point.cost_per_hour is None else f"${point.cost_per_hour:.2f}/h"
+    price = counted(point.gpus, "GPU") if point.cost_per_hour is None else f"${point.cost_per_hour:.2f}/h"
     return (
         f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.accelerator}, "
         f"{offer.limits.max_num_batched_tokens} tokens/step"

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.main import main
+from holdfast.cli.plan import _front_line
 from holdfast.cli.plannotes import _spread
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
@@ -433,6 +434,12 @@ def test_the_front_leaves_out_what_something_cheaper_reaches() -> None:
     other = _offer("b", Point(1, 1, 0.4, 1.5), Point(2, 2, 0.97, 3.0))
     chosen = [(offer.accelerator, point.replicas) for offer, point in pareto([first, other])]
     assert chosen == [("a", 1), ("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize(("gpus", "price"), [(1, "1 GPU  "), (2, "2 GPUs  ")])
+def test_one_gpu_is_named_in_the_singular(gpus: int, price: str) -> None:
+    point = Point(1, gpus, 0.99, None)
+    assert _front_line(_offer("h100", point), point).startswith(price)
 
 
 def test_without_any_price_the_front_is_over_gpus_and_with_one_what_has_none_is_left_out() -> None:
