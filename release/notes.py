@@ -59,6 +59,14 @@ helm upgrade --install holdfast oci://{home}/charts/holdfast --version {version}
   --namespace holdfast-system --create-namespace --set settings.prometheusUrl=http://prometheus.monitoring:9090
 ```
 
+Or try it without a GPU, in a plain cluster with two CPUs; the engines are emulated:
+
+```sh
+helm install holdfast oci://{home}/charts/holdfast --version {version} \\
+  --namespace holdfast-system --create-namespace --wait --values no-gpu-values.yaml
+kubectl apply --filename no-gpu-trial.yaml
+```
+
 Check it:
 
 ```sh

@@ -19,7 +19,7 @@ from e2e.cluster.toolset import HELM
 from release import chart
 from release.__main__ import KEY_VARIABLE, TRIAL, Inputs, ReleaseError, make, sign
 from release.interpreter import PACKAGES_FOLDER
-from release.notes import NotesError, of_version, with_image
+from release.notes import NotesError, of_version, readme, with_image
 from release.pins import ARCHITECTURES, IMAGE_PACKAGES
 
 INPUTS = Inputs("0.1.0", "registry.example.com/team", "https://docs.example.com/h", "https://git.example.com/h")
@@ -141,13 +141,23 @@ class TestWhatIsInTheFolder:
             "holdfast_engine",
             "holdfast_operator-0.1.0.dist-info",
         }
-        assert "holdfast/py.typed" in names
+        assert {"holdfast/py.typed", "holdfast/twin/peers/hpa.py"} <= set(names)
 
     def test_the_readme_installs_from_the_registry_of_the_release(self, dist: Path) -> None:
         text = (dist / "README.md").read_text()
         assert "helm upgrade --install holdfast oci://registry.example.com/team/charts/holdfast --version 0.1.0" in text
         assert INPUTS.site in text
         assert INPUTS.repository in text
+
+
+def test_the_readme_starts_the_trial_without_a_gpu_from_the_files_beside_it() -> None:
+    text = readme(INPUTS.version, INPUTS.registry, INPUTS.site, INPUTS.repository)
+    _, trial = text.split("Or try it without a GPU")
+    install, apply = trial.split("```")[1].replace("\\\n", "").splitlines()[1:]
+    assert "oci://registry.example.com/team/charts/holdfast --version 0.1.0" in install
+    given = [line.split()[-1] for line in (install, apply)]
+    assert given == ["no-gpu-values.yaml", "no-gpu-trial.yaml"]
+    assert set(given) == {f"no-gpu-{file.name}" for file in TRIAL.glob("*.yaml")}
 
 
 def _chart(tmp_path: Path, inputs: Inputs) -> Path:
