@@ -65,9 +65,10 @@ def test_a_context_that_does_not_exist_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_a_script_that_completes_holdfast(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_gets_a_script_that_completes_both_programs(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
-    assert "holdfast" in capsys.readouterr().out
+    completed = [line.split() for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("comp")]
+    assert {"holdfast", "kubectl-holdfast"} <= {word for line in completed for word in line}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from argcomplete.shell_integration import shellcode
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLE = """examples:
   source <(holdfast completion bash)
-  holdfast completion fish > ~/.config/fish/completions/holdfast.fish"""
+  holdfast completion fish | source"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,5 +26,5 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script; 0."""
-    print(shellcode(["holdfast"], shell=arguments.shell))
+    print(shellcode(["holdfast", "kubectl-holdfast"], shell=arguments.shell))
     return 0
