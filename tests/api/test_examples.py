@@ -13,7 +13,7 @@ from tests.api.test_crd import IN_PODS
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["minimal", "chat", "accelerators", "office-hours", "scale-to-zero", "adopt", "full"])
+@pytest.mark.parametrize("name", ["minimal", "chat", "accelerators", "office-hours", "scale-to-zero", "full"])
 def test_an_example_is_a_valid_object_named_after_its_file(name: str) -> None:
     body = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     assert LLMService.parse(body).metadata.name == name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ NODE: dict[str, Any] = {
     "metadata": {"name": "n1", "labels": {PRODUCT: "NVIDIA-H100-80GB-HBM3"}},
     "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]},
 }
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "adopt.yaml"
 
 
 def arguments(**given: Any) -> argparse.Namespace:
@@ -47,6 +50,13 @@ async def test_the_printed_service_is_valid_and_only_recommends(capsys: pytest.C
     assert "runs Qwen/Qwen3-8B in 2 replicas of 2 x nvidia.com/gpu (nvidia-h100-80gb-hbm3)" in out
     assert "Unknown" not in out
     assert api.writes() == []
+
+
+async def test_the_example_is_what_is_printed_but_for_the_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = await printed(capsys, cluster())
+    body = yaml.safe_load(out)
+    del body["metadata"]["namespace"]
+    assert yaml.safe_load(EXAMPLE.read_text()) == body
 
 
 async def test_objectives_are_those_that_were_given_and_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
