@@ -88,6 +88,13 @@ def test_every_metric_of_the_operator_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_no_empty_line_cuts_a_table(page: Path) -> None:
+    without_code = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    tables = [part.splitlines() for part in re.split(r"\n\s*\n", without_code) if part.lstrip().startswith("|")]
+    assert [rows[0] for rows in tables if not re.fullmatch(r"\s*\|[-:| ]+\|", "".join(rows[1:2]))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_examples_in_pages_are_valid(page: Path) -> None:
     for block in fenced(page, "yaml"):
         check_manifests(block)
