@@ -151,8 +151,9 @@ class SLOStatus(StatusPart):
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
     quantile: Quantile | None = None
-    """Safety level of the forecast, from 0 to 1: the size covers the load of the next lead time with this probability.
-    It rises while the error budget burns too fast and falls while budget is to spare."""
+    """Safety level of the forecast, from 0 to 1: the higher it is, the more load above the expected load the size
+    covers. It is a setting, not a probability. It rises while the error budget burns too fast and falls while budget is
+    to spare."""
     window_seconds: ExactSeconds | None = None
     """Length of the rolling window of attainment and error budget; slo.window of the spec."""
     source: Literal["exact", "engine", "bounds"] | None = None
@@ -252,8 +253,8 @@ class DecisionInputs(StatusPart):
     forecast_rps: Figure | None = None
     """Requests per second that the size was chosen for."""
     quantile: Quantile | None = None
-    """Safety level of the forecast, from 0 to 1: forecastRps covers the load of the next lead time with this
-    probability. The error budget moves it."""
+    """Safety level of the forecast, from 0 to 1: the higher it is, the further forecastRps is above the expected load.
+    It is a setting, not a probability. The error budget moves it."""
     lead_time_seconds: Seconds | None = None
     """Lead time: from a change of the load until a new replica serves it. The forecast looks this far ahead."""
     backlog_requests: Figure | None = None
