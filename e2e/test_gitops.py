@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from e2e import stack
-from e2e.cluster import binaries
 from e2e.cluster.toolset import KSTATUS
 from e2e.kubectl import Json, Kubectl, KubectlError, condition
 from e2e.load.steady import SteadyLoad
@@ -40,7 +39,6 @@ def _expressions() -> Json:
 
 def judged(objects: Sequence[Json]) -> list[str]:
     """What kstatus says of each object; Flux's expressions must say the same."""
-    binaries.build((KSTATUS,))
     lines = "\n".join(json.dumps(each) for each in objects)
     command = [str(KSTATUS.program("kstatus")), json.dumps(_expressions())]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)

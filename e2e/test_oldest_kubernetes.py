@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import binaries
 from e2e.cluster.toolset import CRDCHECK
 
 pytestmark = pytest.mark.cluster
@@ -20,11 +19,6 @@ pytestmark = pytest.mark.cluster
 _REPOSITORY = Path(__file__).parents[1]
 _CRDS = sorted((_REPOSITORY / "crds").glob("*.yaml"))
 _MATCHED = {"type": "string", "x-kubernetes-validations": [{"rule": "self.matches('a*b*')"}]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> None:
-    binaries.build((CRDCHECK,))
 
 
 def refusal(definition: str) -> str:

@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from e2e.cluster import binaries
 from e2e.cluster.toolset import VICTORIA_METRICS
 from e2e.patience import patient
 from e2e.ports import free_port
@@ -192,8 +191,7 @@ def stored_by_prometheus(tsdb: Tsdb, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def victoria_metrics(folder: Path, *flags: str) -> Iterator[str]:
-    """VictoriaMetrics, built at its first use; yields the URL."""
-    binaries.build((VICTORIA_METRICS,))
+    """VictoriaMetrics; yields the URL."""
     url, log = f"http://127.0.0.1:{free_port()}", folder / "victoria-metrics.log"
     command = [str(VICTORIA_METRICS.program("victoria-metrics")), f"-httpListenAddr={url.removeprefix('http://')}"]
     command += [f"-storageDataPath={folder / 'data'}", "-search.maxQueryLen=10MB", *flags]

@@ -12,7 +12,7 @@ from e2e.cluster.embedded import EmbeddedProvider
 from e2e.cluster.kind import KindProvider
 from e2e.cluster.layout import Layout
 from e2e.cluster.provider import PROVIDERS, Provider, ProviderError, choose_provider
-from e2e.cluster.toolset import KWOK
+from e2e.cluster.toolset import TEST_TOOLS
 
 _EXPECTED = (ProviderError, namespaces.BusyError, binaries.BuildError, processes.StartError)
 _BACKGROUND_NAME = "up"
@@ -77,7 +77,7 @@ def _provider(options: argparse.Namespace, name: str) -> Provider:
 
 def _build(options: argparse.Namespace) -> int:
     _provider(options, _BACKGROUND_NAME).build()
-    binaries.build((KWOK,))
+    binaries.build(TEST_TOOLS)
     return 0
 
 

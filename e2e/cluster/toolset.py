@@ -125,4 +125,7 @@ KSTATUS = Tool("kstatus", "github.com/fluxcd/cli-utils", {"kstatus": "./"}, 60, 
 CRDCHECK = Tool("crdcheck", "k8s.io/apiextensions-apiserver", {"crdcheck": "./"}, 75, source=TOOLS_FOLDER / "crdcheck")
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
+TEST_TOOLS = (KWOK, VICTORIA_METRICS, KSTATUS, CRDCHECK)
+"""What tests and benchmarks need besides: built before they run, because their namespaces have no way out."""
+
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import images, kind, provider
-from e2e.cluster.toolset import EMBEDDED_TOOLS, Tool
+from e2e.cluster import images, kind, provider, toolset
+from e2e.cluster.toolset import EMBEDDED_TOOLS, TEST_TOOLS, Tool
 
 
 @pytest.mark.parametrize("named", ["kind", "current", "minikube"])
@@ -33,3 +33,8 @@ def test_a_fresh_machine_builds_every_program_that_images_hold(
         for name in tool.programs:
             tool.program(name).write_bytes(b"")
     assert all(image.archive.is_file() for image in images.program_images())
+
+
+def test_every_program_is_built_before_the_tests_which_have_no_way_to_the_internet() -> None:
+    named = {each.name for each in vars(toolset).values() if isinstance(each, Tool)}
+    assert named == {tool.name for tool in (*EMBEDDED_TOOLS, *TEST_TOOLS, toolset.KIND)}
