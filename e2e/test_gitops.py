@@ -40,7 +40,7 @@ def _expressions() -> Json:
 def judged(objects: Sequence[Json]) -> list[str]:
     """What kstatus says of each object; Flux's expressions must say the same."""
     lines = "\n".join(json.dumps(each) for each in objects)
-    command = [str(KSTATUS.program("kstatus")), json.dumps(_expressions())]
+    command = [KSTATUS.built_program("kstatus"), json.dumps(_expressions())]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(objects)

@@ -23,7 +23,7 @@ _MATCHED = {"type": "string", "x-kubernetes-validations": [{"rule": "self.matche
 
 def refusal(definition: str) -> str:
     """What the API server would answer; empty where it accepts the definition."""
-    done = subprocess.run([str(CRDCHECK.program("crdcheck"))], input=definition, capture_output=True, text=True)
+    done = subprocess.run([CRDCHECK.built_program("crdcheck")], input=definition, capture_output=True, text=True)
     assert bool(done.returncode) == bool(done.stdout), done.stderr
     return done.stdout
 

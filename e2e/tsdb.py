@@ -193,7 +193,7 @@ def stored_by_prometheus(tsdb: Tsdb, folder: Path) -> Iterator[str]:
 def victoria_metrics(folder: Path, *flags: str) -> Iterator[str]:
     """VictoriaMetrics; yields the URL."""
     url, log = f"http://127.0.0.1:{free_port()}", folder / "victoria-metrics.log"
-    command = [str(VICTORIA_METRICS.program("victoria-metrics")), f"-httpListenAddr={url.removeprefix('http://')}"]
+    command = [VICTORIA_METRICS.built_program("victoria-metrics"), f"-httpListenAddr={url.removeprefix('http://')}"]
     command += [f"-storageDataPath={folder / 'data'}", "-search.maxQueryLen=10MB", *flags]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)

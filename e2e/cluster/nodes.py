@@ -70,13 +70,11 @@ def set_node_capacity(capacity: Mapping[str, int | None], node: str = NODE_NAME,
 def start_kwok(folder: Path, cold_start_seconds: float = 0.0) -> Iterator[None]:
     """Play the kubelets of all fake nodes while the block runs; settings and log go to `folder`.
 
-    A pod on a fake node is Ready so many seconds after it was bound. Raises StartError where kwok is not built.
+    A pod on a fake node is Ready so many seconds after it was bound. Raises FileNotFoundError where kwok is not built.
     """
-    if not KWOK.is_built():
-        raise StartError("kwok is not built: python -m e2e.cluster build")
     settings = folder / "kwok.yaml"
     settings.write_text(_kwok_settings(cold_start_seconds))
-    command = [str(KWOK.program("kwok")), f"--kubeconfig={os.environ['KUBECONFIG']}", f"--config={settings}"]
+    command = [KWOK.built_program("kwok"), f"--kubeconfig={os.environ['KUBECONFIG']}", f"--config={settings}"]
     with (folder / "kwok.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -54,6 +54,12 @@ class Tool:
     def program(self, name: str) -> Path:
         return self.folder / name
 
+    def built_program(self, name: str) -> str:
+        """The path of a program, to run it; FileNotFoundError with the remedy where it is not built."""
+        if not self.is_built():
+            raise FileNotFoundError(f"{self.name} is not built: python -m e2e.cluster build")
+        return str(self.program(name))
+
     def is_built(self) -> bool:
         return all(self.program(name).exists() for name in self.programs)
 
@@ -126,6 +132,6 @@ CRDCHECK = Tool("crdcheck", "k8s.io/apiextensions-apiserver", {"crdcheck": "./"}
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 TEST_TOOLS = (KWOK, VICTORIA_METRICS, KSTATUS, CRDCHECK)
-"""What tests and benchmarks need besides: built before they run, because their namespaces have no way out."""
+"""Programs of tests and benchmarks, built before these run: the namespace of a cluster has no way to the internet."""
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)

@@ -38,3 +38,11 @@ def test_a_fresh_machine_builds_every_program_that_images_hold(
 def test_every_program_is_built_before_the_tests_which_have_no_way_to_the_internet() -> None:
     named = {each.name for each in vars(toolset).values() if isinstance(each, Tool)}
     assert named == {tool.name for tool in (*EMBEDDED_TOOLS, *TEST_TOOLS, toolset.KIND)}
+
+
+def test_a_program_that_is_not_built_is_named_with_the_command_that_builds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(toolset, "cache_folder", lambda: tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"kstatus is not built: python -m e2e\.cluster build"):
+        toolset.KSTATUS.built_program("kstatus")

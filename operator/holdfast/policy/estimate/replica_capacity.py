@@ -206,7 +206,7 @@ def believe(
     beliefs = []
     for option in spec.accelerators:
         old, its = known.belief(option.name), engines[option.name]
-        # Status goes on telling what this process learned: after a reset, that is not what was known before.
+        # Status also shows what this process has learned: it counts after a start only, until engines report facts.
         fresh = memory.spec is None or (old is not None and old.facts == EngineFacts() and old.correction.looks < 2)
         first = _first(spec, option, recalled) if fresh else Correction()
         correction = first if old is None or not _same_engines(old.option, option) else old.correction

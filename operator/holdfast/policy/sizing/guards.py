@@ -264,7 +264,7 @@ PINS_OVERRULE: tuple[Guard, ...] = (
     within_the_budget,
     no_flood_of_ended_pods,
 )
-"""Guards that only bound sizes which follow the load; people who pin a size decide on these themselves."""
+"""Guards that a pinned size overrules: people who pin a size decide these questions themselves."""
 
 GUARDS: tuple[Guard, ...] = (size_is_observed, *PINS_OVERRULE)
 """A new guard goes to the end, where it bounds every size, also a pinned one."""
