@@ -722,7 +722,8 @@ class FakeApiServer:
     """
 
     def __init__(self) -> None:
-        self.state = SimpleNamespace(engine_client=self)
+        self.state = SimpleNamespace(engine_client=self, args=SimpleNamespace(api_key=None))
+        self.model_config = SimpleNamespace(max_model_len=8192)
         self.output_processor = SimpleNamespace(request_states={}, add_request=self._add_request)
         self.added: list[str] = []
         self._events: dict[str, asyncio.Queue[bytes | None]] = {}
@@ -736,7 +737,8 @@ class FakeApiServer:
         name, kind = scope["name"], "DELTA" if scope["streams"] else "FINAL_ONLY"
         params = SimpleNamespace(output_kind=SimpleNamespace(name=kind))
         for number in range(scope["n"]):
-            request = SimpleNamespace(request_id=f"{number}_{name}" if number else name, sampling_params=params)
+            given = {"sampling_params": params, "prompt_token_ids": [0] * 200}
+            request = SimpleNamespace(request_id=f"{number}_{name}" if number else name, **given)
             self.output_processor.add_request(request, None, None, number, queue=None)
         # Streams are sent by a task of their own.
         await asyncio.create_task(self._answer(name, send))

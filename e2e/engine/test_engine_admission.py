@@ -164,7 +164,23 @@ def test_in_overload_answers_end_their_connections(server: Server) -> None:
     assert is_conserved(counts(server))
 
 
-def test_the_warm_up_is_in_no_count(server: Server) -> None:
-    before = counts(server)
-    assert server.ask(PROMPT, headers={"X-Request-Id": "holdfast-warm-up"}).status == 200
-    assert counts(server) == before
+@pytest.mark.parametrize("field", ["header", "body"])
+def test_no_name_that_a_client_sends_jumps_the_queue_or_leaves_the_counts(server: Server, field: str) -> None:
+    apply(server, replace(PATIENT, max_queued_requests=4))
+    before, name = counts(server), "holdfast-warm-up"
+    claims = {"headers": {"X-Request-Id": name}} if field == "header" else {"request_id": name}
+    answers = server.ask_all([SLOW] * 20, **claims)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
+    assert 10 <= len(refused(answers)) <= 17
+    assert counts(server)["arrived"] - before["arrived"] == 20
+    assert is_conserved(counts(server))
+
+
+def test_requests_of_one_name_are_counted_apart(server: Server) -> None:
+    apply(server, PATIENT)
+    before = counts(server)["arrived"]
+    answers = server.ask_all([PROMPT] * 4, headers={"X-Request-Id": "one"}, request_id="one")
+    assert [answer.status for answer in answers] == [200] * 4
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
+    assert counts(server)["arrived"] - before == 4
+    assert is_conserved(counts(server))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import math
+import statistics
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from holdfast_engine import rules
-from holdfast_engine.prompts import MovingMean
+from holdfast_engine.arithmetic import MEAN_COUNT
 from holdfast_engine.rules import Admission, Backlog, Overload, RejectionReason, Terms
 from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
 
@@ -76,20 +80,39 @@ def sends_away(numbers: Numbers) -> bool:
     return terms is not None and rules.is_overloaded(terms, backlog_of(numbers), numbers["waiting_late"])
 
 
+@dataclass(slots=True)
+class Prompts:
+    """The prompts in one body: bytes that came, and the tokens that vLLM made of them, 0 where it made none."""
+
+    size_bytes: int = 0
+    tokens: int = 0
+
+
+PROMPTS: contextvars.ContextVar[Prompts | None] = contextvars.ContextVar("holdfast_prompts", default=None)
+"""Those of the request that this task works for."""
+
+
 class PromptLengthEstimator:
-    """Guesses prompt tokens from the size of a request: whatever it holds, longer ones are longer in proportion."""
+    """Guesses prompt tokens from the bytes of a request, by the median tokens per byte of about the last 64.
+
+    Only a request that vLLM has taken in as tokens teaches anything. A body may hold a lot beside its prompt: the
+    median stays among those of honest clients while they send half of the requests.
+    """
 
     def __init__(self) -> None:
-        self._sizes = MovingMean()
+        self._found: deque[float] = deque(maxlen=MEAN_COUNT)
+        self._tokens_per_byte = math.nan
 
-    def learn(self, size_bytes: int) -> None:
-        """A request of this size was let in; 0 where its client did not say."""
-        if size_bytes > 0:
-            self._sizes.add(size_bytes)
+    def learn(self, prompts: Prompts) -> None:
+        """A request was served, or refused by vLLM."""
+        if prompts.tokens > 0 and prompts.size_bytes > 0:
+            self._found.append(prompts.tokens / prompts.size_bytes)
+            self._tokens_per_byte = statistics.median(self._found)
 
-    def tokens(self, size_bytes: int, mean_prompt_tokens: float) -> float:
-        """Tokens of a request of this size where prompts have so many on average; 0 while that is not known."""
-        expected = mean_prompt_tokens * size_bytes / self._sizes.value if size_bytes > 0 else mean_prompt_tokens
+    def tokens(self, size_bytes: int, mean_prompt_tokens: float, most: float = math.inf) -> float:
+        """Tokens of a request of this size, `most` at the highest; the mean before any is known, 0 without one."""
+        known = not math.isnan(self._tokens_per_byte)
+        expected = min(self._tokens_per_byte * size_bytes if known else mean_prompt_tokens, most)
         return expected if 0.0 < expected < math.inf else 0.0
 
 

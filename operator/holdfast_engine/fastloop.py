@@ -21,7 +21,7 @@ from holdfast_engine.ledger import Ledger
 from holdfast_engine.limits import LimitsFiles
 from holdfast_engine.order import Place
 from holdfast_engine.prompts import PromptAverages
-from holdfast_engine.request import Request, ending_of, is_warm_up
+from holdfast_engine.request import Request, ending_of, is_own
 from holdfast_engine.rules import Limits, Overload
 from holdfast_engine.stats_fields import LAW, RECORD_SECONDS, Mode
 from holdfast_engine.steplaw import StepLawFit
@@ -79,6 +79,7 @@ class FastLoop:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         written: Reports | None = None,
+        own_name: str = "",
     ) -> None:
         self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
         self.others: Sized = ()
@@ -93,6 +94,7 @@ class FastLoop:
         self._files = files
         self._clock = clock
         self._wall_clock = wall_clock
+        self._own_name = own_name
         self._known: dict[str, Request] = {}
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
@@ -125,7 +127,7 @@ class FastLoop:
 
     def arrive(self, request: Request) -> None:
         """A request reached the engine; without objectives nothing can be said about it."""
-        if self.limits is None or is_warm_up(request):
+        if self.limits is None or is_own(request, self._own_name):
             return
         self._prompts.arrive(request.num_prompt_tokens)
         transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)

@@ -29,6 +29,11 @@ class Frontend:
         self._clock = clock
         self._seen_at: dict[str, float] = {}
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that vLLM serves."""
+        return int(self._engine.model_config.max_model_len)
+
     def follow(self, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Have every new request pass `watched`, which is given vLLM's own function; one of them at a time.
 
@@ -83,6 +88,11 @@ def streams(request: EngineCoreRequest) -> bool:
     """Whether its tokens are written as they come."""
     params = request.sampling_params
     return params is not None and params.output_kind.name == "DELTA"
+
+
+def prompt_tokens(request: EngineCoreRequest) -> int:
+    """Tokens of its prompt; 0 where it came as embeddings."""
+    return len(request.prompt_token_ids or ())
 
 
 def _waits(state: RequestState) -> bool:

@@ -3,26 +3,31 @@
 It turns requests away before vLLM has read them, as the limits of the operator ask, and tells those that vLLM turns
 away when to come again. The answers of an engine in overload end their connections. It reports to the scheduler when
 answers were written. Where anything in it fails, requests go to vLLM as if it were not there.
+
+Nothing that a client states is believed: docs/security.md lists what it may send, and what is used instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 import math
 import os
-import sys
+import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast_engine import rules
 from holdfast_engine.admission import (
     GUARDED,
+    PROMPTS,
     PromptLengthEstimator,
+    Prompts,
     Transit,
     backlog_of,
     decide,
@@ -32,18 +37,14 @@ from holdfast_engine.admission import (
 )
 from holdfast_engine.door import OPEN_SECONDS, Door
 from holdfast_engine.exchange import EXCHANGE, Exchange
-from holdfast_engine.frontend import Frontend, streams
-from holdfast_engine.request import WARM_UP_NAME
+from holdfast_engine.frontend import Frontend, prompt_tokens, streams
+from holdfast_engine.request import OWN_REQUEST
+from holdfast_engine.requestbody import App, Message, Receive, Send, take_in
 from holdfast_engine.rules import Admission, RejectionReason
-from holdfast_engine.socketage import is_gone, waited_seconds
+from holdfast_engine.socketage import ReadingDelays, is_gone
 from holdfast_engine.stats_fields import FIELDS, folder, written_path
 from holdfast_engine.statsfile import read_stats
 from holdfast_engine.written_file import ReportKind, WrittenWriter
-
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
 MESSAGES = {
@@ -75,37 +76,42 @@ class AdmissionMiddleware:
                 self._writer = WrittenWriter(written_path())
             self._lengths = PromptLengthEstimator()
             self._transit = Transit()
+            self._delays = ReadingDelays(clock)
         except Exception as error:
             self._give_up(error)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        guarded, refusal, exchange = False, None, None
+        guarded, refusal, exchange, client, prompts = False, None, None, receive, Prompts()
         if not self._broken:
             try:
                 guarded = is_guarded(scope)
                 if guarded:
-                    refusal, exchange = await self._let_in(scope, receive)
+                    receive, prompts.size_bytes, is_whole = await take_in(client)
+                    if is_whole and not is_gone(client):
+                        refusal, exchange = await self._let_in(scope, client, prompts.size_bytes)
             except Exception as error:
                 self._give_up(error)
         if guarded:
-            send = self._answering(scope, send, exchange)
+            send = self._answering(scope, client, send, exchange)
         if refusal is None:
             EXCHANGE.set(exchange)
+            PROMPTS.set(prompts)
             try:
                 await self._app(scope, receive, send)
             finally:
-                self._leave(scope, exchange)
+                self._leave(scope, exchange, prompts)
             return
-        await self._take_in(receive)
         for message in refusal:
             await send(message)
 
-    async def _let_in(self, scope: Message, receive: Receive) -> tuple[list[Message] | None, Exchange | None]:
+    async def _let_in(
+        self, scope: Message, client: Receive, size_bytes: int
+    ) -> tuple[list[Message] | None, Exchange | None]:
         """The answer to who is turned away, else what follows its request; who is to wait at the door waits here."""
-        waited, now, held = waited_seconds(receive), self._clock(), None
-        found, writer = self._admit(scope, waited), self._writer
+        waited, now, held = self._delays.seconds(client), self._clock(), None
+        found, writer = self._admit(scope, size_bytes, waited), self._writer
         if found.waits and writer is not None:
-            held = await self._at_door(writer, receive, now - waited)
+            held = await self._at_door(writer, client, now - waited)
             found = Admission() if held else Admission(RejectionReason.FULL, rules.RETRY_AFTER_SECONDS[0])
         if found.refused is not None:
             return busy_answer(found.refused, found.retry_after_seconds), None
@@ -153,31 +159,27 @@ class AdmissionMiddleware:
         found = [each["limit_max_queued_seconds"] for each in self._records.read() if terms_of(each)]
         return max(found, default=math.inf)
 
-    def _leave(self, scope: Message, exchange: Exchange | None) -> None:
+    def _leave(self, scope: Message, exchange: Exchange | None, prompts: Prompts) -> None:
         """Who was let in has an answer, or hung up."""
         if not self._broken:
             try:
+                self._lengths.learn(prompts)
                 self._transit.remove(id(scope))
                 if exchange is not None:
                     exchange.leave()
             except Exception as error:
                 self._give_up(error)
 
-    async def _take_in(self, receive: Receive) -> None:
-        """Who is turned away hears the answer only when all that it sends has been taken in."""
-        try:
-            await drain(receive)
-        except Exception as error:
-            self._give_up(error)
-
-    def _admit(self, scope: Message, waited_seconds: float) -> Admission:
+    def _admit(self, scope: Message, size_bytes: int, waited_seconds: float) -> Admission:
         frontend = Frontend(scope["app"].state.engine_client)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(frontend))
             frontend.follow(self._watched)
-        engines = self._records.read()
-        size, now = body_bytes(scope), self._clock()
-        answers = [self._ask(numbers, size, now, waited_seconds) for numbers in engines]
+        engines, now = self._records.read(), self._clock()
+        expected = [self._lengths.tokens(size_bytes, each["mean_prompt_tokens"], frontend.longest) for each in engines]
+        answers = [
+            self._ask(numbers, tokens, now, waited_seconds) for numbers, tokens in zip(engines, expected, strict=True)
+        ]
         refusals = [answer for answer in answers if not answer.admitted]
         # vLLM gives a request to the engine with the shortest queue.
         if refusals and len(refusals) == len(answers):
@@ -185,17 +187,15 @@ class AdmissionMiddleware:
             if best.refused is not None:
                 frontend.count_refusal(best.refused)
             return best
-        self._lengths.learn(size)
         if [answer.waits for answer in answers] == [True]:  # several engines would each count who waits
             return answers[0]
         self._door.passed(any(is_behind(numbers, waited_seconds) for numbers in engines))
         if engines:
-            self._transit.add(id(scope), now, self._lengths.tokens(size, engines[0]["mean_prompt_tokens"]))
+            self._transit.add(id(scope), now, expected[0])
         return Admission()
 
-    def _ask(self, numbers: Mapping[str, float], size: int, now: float, waited_seconds: float) -> Admission:
+    def _ask(self, numbers: Mapping[str, float], expected: float, now: float, waited_seconds: float) -> Admission:
         requests, tokens = self._transit.since(now, numbers["step_seconds"])
-        expected = self._lengths.tokens(size, numbers["mean_prompt_tokens"])
         return decide(numbers, expected, requests + len(self._held), tokens, waited_seconds)
 
     def _watched(self, add_request: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,16 +205,18 @@ class AdmissionMiddleware:
             found = add_request(request, *given, **named)
             if not self._broken:
                 try:
-                    exchange = EXCHANGE.get()
+                    exchange, prompts = EXCHANGE.get(), PROMPTS.get()
                     if exchange is not None:
                         exchange.start(request.request_id, streams(request))
+                    if prompts is not None:
+                        prompts.tokens += prompt_tokens(request)
                 except Exception as error:
                     self._give_up(error)
             return found
 
         return add_and_follow
 
-    def _answering(self, scope: Message, send: Send, exchange: Exchange | None) -> Send:
+    def _answering(self, scope: Message, client: Receive, send: Send, exchange: Exchange | None) -> Send:
         """Tell those whom vLLM itself turns away when to come again, and all clients of an engine in overload to come
         over another connection. Of a stream that is decided when it starts. Report when tokens were written."""
         keeps = scope.get("http_version", "1.1").startswith("1")
@@ -225,7 +227,9 @@ class AdmissionMiddleware:
                 try:
                     if message["type"] == "http.response.start":
                         message = self._advised(message, keeps)
-                    elif exchange is not None:
+                    elif not message.get("more_body"):
+                        self._delays.answered(client)
+                    if exchange is not None:
                         awaited = exchange.is_awaited(message)
                 except Exception as error:
                     self._give_up(error)
@@ -298,23 +302,21 @@ def is_guarded(scope: Message) -> bool:
         return False
     if scope["path"].removeprefix(scope.get("root_path", "")) not in GUARDED:
         return False
-    headers = dict(scope["headers"])
-    if headers.get(b"x-request-id") == WARM_UP_NAME.encode():
-        return False
-    return b"authorization" in headers or not wants_key()
+    # Only this process writes into a scope: no byte that a client sends becomes one of its names.
+    return OWN_REQUEST not in scope and has_key(scope)
 
 
-def wants_key() -> bool:
-    """Whether vLLM was started with an API key."""
-    return "VLLM_API_KEY" in os.environ or any(argument.startswith("--api-key") for argument in sys.argv)
-
-
-def body_bytes(scope: Message) -> int:
-    """Size of the request as its client states it, 0 where it does not."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
+def has_key(scope: Message) -> bool:
+    """Whether vLLM will serve a request with this header. One that it will not teaches nothing and is in no count."""
+    arguments = getattr(scope["app"].state, "args", None)
+    keys = [key for key in getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")] if key]
+    if not keys:
+        return True
+    scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+    # As vLLM compares: in a time that tells nothing of the key.
+    digest = hashlib.sha256(given).digest()
+    known = [secrets.compare_digest(digest, hashlib.sha256(key.encode()).digest()) for key in keys]
+    return scheme.lower() == b"bearer" and any(known)
 
 
 def retry_after_seconds(engines: Iterable[Mapping[str, float]]) -> int:
@@ -331,12 +333,6 @@ def with_headers(message: Message, added: list[tuple[bytes, bytes]]) -> Message:
     names = {name for name, _ in added}
     kept = [header for header in message.get("headers", ()) if header[0].lower() not in names]
     return {**message, "headers": [*kept, *added]}
-
-
-async def drain(receive: Receive) -> None:
-    """Take in what the client still sends, so that it hears the answer."""
-    while (await receive()).get("more_body"):
-        pass
 
 
 def busy_answer(refused: RejectionReason, retry_after_seconds: int) -> list[Message]:

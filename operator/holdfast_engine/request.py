@@ -6,9 +6,10 @@ from typing import Protocol
 
 from holdfast_engine.rules import Ending
 
-# What the pod's middleware asks for before it is ready goes by this name: no client's request, in no count.
-WARM_UP_NAME = "holdfast-warm-up"
-_WARM_UP_PREFIX = f"cmpl-{WARM_UP_NAME}-"
+OWN_REQUEST = "holdfast_own_request"
+"""In the ASGI scope of the one token that the pod asks of itself: no client's request, in no count."""
+OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
+"""Has the name of that request. The launcher draws it at each start of the engine, so that no client knows it."""
 
 
 class Status(Protocol):
@@ -36,9 +37,9 @@ class Request(Protocol):
     def __hash__(self) -> int: ...
 
 
-def is_warm_up(request: Request) -> bool:
-    """Whether this is the one token that the pod asks of itself."""
-    return request.request_id.startswith(_WARM_UP_PREFIX)
+def is_own(request: Request, own_name: str) -> bool:
+    """Whether this is the one token that the pod asks of itself; nothing is where it has no name for that."""
+    return bool(own_name) and request.request_id.startswith(f"cmpl-{own_name}-")
 
 
 _ENDINGS = {"FINISHED_ABORTED": Ending.ABORTED, "FINISHED_ERROR": Ending.FAILED}

@@ -30,6 +30,7 @@ from holdfast_engine import VERSION, stats_fields
 from holdfast_engine.captured_graphs import captured_graphs
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
+from holdfast_engine.request import OWN_NAME_VARIABLE
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 from holdfast_engine.waiting import DeadlineQueue
@@ -148,7 +149,8 @@ class HoldfastScheduler(Scheduler):
         if missing:
             raise TypeError(f"the waiting queue of vLLM {vllm.__version__} also wants {', '.join(sorted(missing))}")
         files = LimitsFiles(map(Path, os.environ.get(LIMITS_VARIABLE, DEFAULT_LIMITS).split(os.pathsep)))
-        loop = FastLoop(self._capacity(), files, written=WrittenReader(stats_fields.written_path()))
+        reports, own_name = WrittenReader(stats_fields.written_path()), os.environ.get(OWN_NAME_VARIABLE, "")
+        loop = FastLoop(self._capacity(), files, written=reports, own_name=own_name)
         if self.policy is SchedulingPolicy.FCFS:
             self.waiting = cast(RequestQueue, loop.queue)
         else:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.admission import PromptLengthEstimator, Transit, decide, sends_away, terms_of
+from holdfast_engine.admission import PromptLengthEstimator, Prompts, Transit, decide, sends_away, terms_of
 from holdfast_engine.prompts import PromptAverages
 from holdfast_engine.rules import RejectionReason
 from holdfast_engine.stats_fields import FIELDS, RECORD_SECONDS, Mode
@@ -90,12 +91,42 @@ def test_a_request_with_an_answer_is_on_its_way_no_longer_however_long_a_step_is
 
 def test_longer_requests_have_more_tokens_in_proportion() -> None:
     lengths = PromptLengthEstimator()
-    assert lengths.tokens(400, 100.0) == 0.0
-    lengths.learn(400)
-    lengths.learn(0)
+    assert lengths.tokens(400, 100.0) == 100.0, "nothing is known of bytes yet"
+    lengths.learn(Prompts(400, 100))
     assert lengths.tokens(800, 100.0) == 200.0
-    assert lengths.tokens(0, 100.0) == 100.0
-    assert lengths.tokens(800, math.nan) == 0.0
+    assert lengths.tokens(0, 100.0) == 0.0
+    assert lengths.tokens(800, math.nan) == 200.0
+    assert PromptLengthEstimator().tokens(800, math.nan) == 0.0
+
+
+def test_only_what_vllm_took_in_as_tokens_teaches_lengths() -> None:
+    lengths = PromptLengthEstimator()
+    lengths.learn(Prompts(900_000_000_000_000, 0))
+    lengths.learn(Prompts(0, 10))
+    assert lengths.tokens(800, 100.0) == 100.0
+
+
+def test_no_request_is_longer_than_vllm_serves() -> None:
+    lengths = PromptLengthEstimator()
+    lengths.learn(Prompts(4, 4))
+    assert lengths.tokens(10**15, 100.0, 8192) == 8192
+
+
+@given(
+    honest=st.lists(st.floats(0.2, 0.3), min_size=33, max_size=64),
+    forged=st.lists(st.sampled_from([1e-15, 1e-6, 1.0, 1e9]), max_size=31),
+    draw=st.randoms(use_true_random=False),
+)
+def test_less_than_half_of_the_requests_cannot_move_the_guess(
+    honest: list[float], forged: list[float], draw: random.Random
+) -> None:
+    """Bodies that are padded with a gigabyte, or hold more tokens than bytes."""
+    told = [*honest, *forged[: len(honest) - 1]][-64:]
+    draw.shuffle(told)
+    lengths = PromptLengthEstimator()
+    for tokens_per_byte in told:
+        lengths.learn(Prompts(10**15, max(1, round(tokens_per_byte * 10**15))))
+    assert 0.2 <= lengths.tokens(1000, 100.0) / 1000 <= 0.3
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), min_size=1, max_size=200))

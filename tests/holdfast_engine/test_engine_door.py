@@ -14,7 +14,7 @@ import pytest
 from holdfast_engine.admission import BEHIND_SHARE, decide
 from holdfast_engine.door import OPEN_SECONDS, Door
 from holdfast_engine.rules import Limits, Objectives, RejectionReason
-from holdfast_engine.socketage import is_gone, waited_seconds
+from holdfast_engine.socketage import ReadingDelays, is_gone, waited_seconds
 from holdfast_engine.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
 from tests.holdfast_engine.test_engine_admission import record
 from tests.holdfast_engine.test_engine_fastloop import LAW, ToyEngine
@@ -160,13 +160,14 @@ class Waited:
 
     family = socket.AF_INET
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, peer: tuple[str, int] | None = None) -> None:
         self.transport = self
         self.disconnected = False
         self._seconds = seconds
+        self._peer = peer
 
-    def get_extra_info(self, _: str) -> Waited:
-        return self
+    def get_extra_info(self, name: str) -> Any:
+        return self._peer if name == "peername" else self
 
     def getsockopt(self, *_: int) -> bytes:
         return bytes(52) + int(1e3 * self._seconds).to_bytes(4, "little")
@@ -226,3 +227,46 @@ async def test_a_fault_opens_the_door(pod: Pod) -> None:
     assert await asyncio.wait_for(late, 5.0) == 200
     assert isinstance(pod.vllm, FakeVllm)
     assert BEHIND_SHARE < 0.4
+
+
+async def test_who_sends_before_its_last_answer_has_not_waited_for_the_api_server(pod: Pod, tmp_path: Path) -> None:
+    """HTTP pipelining: its own client let it lie in the kernel, and so would call all others late."""
+    reader = WrittenReader(tmp_path / "answers.written")
+    pod.tell(**LATE)
+    peer = ("10.0.0.1", 4000)
+    assert await ask(pod, Waited(0.0, peer)) == 200
+    assert await ask(pod, Waited(0.9, peer)) == 200, "it waited for the first answer"
+    assert not [report for report in reader.poll(0.0) if report.kind is ReportKind.HELD]
+    pod.now += 0.4
+    late = asyncio.create_task(ask(pod, Waited(0.9, peer)))
+    await asyncio.sleep(0.02)
+    (held,) = (report for report in reader.poll(0.0) if report.kind is ReportKind.HELD)
+    assert held.at == pytest.approx(pod.now - 0.4)
+    assert await ask(pod, Waited(0.0, peer)) == 200
+    pod.app._give_up(RuntimeError("the end of the test"))
+    assert await asyncio.wait_for(late, 5.0) == 200
+
+
+async def test_a_request_is_as_old_as_its_last_byte(pod: Pod, tmp_path: Path) -> None:
+    """A client that sends slowly is not late for the service's sake."""
+    reader = WrittenReader(tmp_path / "answers.written")
+    pod.tell(waiting_fresh_tokens=0.0)
+
+    class Slow(Waited):
+        async def receive(self) -> dict[str, Any]:
+            pod.now += 30.0
+            return await super().receive()
+
+    pod.vllm.tokens_per_byte = 1.0
+    assert await ask(pod, Slow(0.1)) == 200
+    (arrived,) = (report for report in reader.poll(0.0) if report.kind is ReportKind.ARRIVED)
+    assert arrived.at == pytest.approx(pod.now - 0.1)
+
+
+def test_the_connections_that_are_remembered_are_bounded() -> None:
+    delays = ReadingDelays(lambda: 0.0)
+    for port in range(20_000):
+        delays.answered(Waited(0.0, ("10.0.0.1", port)).receive)
+    assert len(delays._answered_at) == 16_384
+    delays.answered(object())
+    assert delays.seconds(object()) == 0.0

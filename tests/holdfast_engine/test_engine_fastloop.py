@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,7 @@ class ToyEngine:
         active: int = 64,
         tokens: int = 2048,
         written: WrittenReader | None = None,
+        own_name: str = "",
     ) -> None:
         self.now = 100.0
         self.files = LimitsFiles([])
@@ -81,6 +83,7 @@ class ToyEngine:
             clock=lambda: self.now,
             wall_clock=lambda: self.now + 1e9,
             written=written,
+            own_name=own_name,
         )
         if limits is not None:
             self.loop._take(limits)
@@ -523,13 +526,51 @@ def test_nothing_is_kept_of_requests_that_are_gone() -> None:
 
 
 def test_the_token_that_a_pod_asks_of_itself_is_in_no_count() -> None:
-    engine = ToyEngine()
-    warm_up = ToyRequest("cmpl-holdfast-warm-up-0-1f", engine.now + 1e9, 1, 1)
+    engine = ToyEngine(own_name="holdfast-5f")
+    warm_up = ToyRequest("cmpl-holdfast-5f-0-1f", engine.now + 1e9, 1, 1)
     engine.loop.arrive(warm_up)
     engine.loop.queue.add_request(warm_up)
     engine.run(1.0)
     assert warm_up.num_output_tokens == 1
     assert engine.loop.ledger.arrived == engine.loop.ledger.unjudged == 0
+
+
+@pytest.mark.parametrize("name", ["cmpl-holdfast-warm-up-0-1f", "cmpl--0-1f", "cmpl-holdfast--0-1f"])
+def test_no_name_that_a_client_can_know_keeps_a_request_out_of_the_counts(name: str) -> None:
+    engine = ToyEngine()
+    engine.loop.arrive(ToyRequest(name, engine.now, 1, 1))
+    assert engine.loop.ledger.arrived == 1
+
+
+def test_the_fast_loop_asks_a_request_for_nothing_that_its_client_chooses_freely() -> None:
+    """Priority, kv_transfer_params, vllm_xargs, max_tokens and the like: such a request has none of them."""
+
+    class Bare:
+        """A request with the declared fields only; any other one is an AttributeError."""
+
+        __slots__ = (
+            "arrival_time",
+            "num_output_tokens",
+            "num_preemptions",
+            "num_prompt_tokens",
+            "request_id",
+            "status",
+        )
+
+        def __init__(self, name: str, now: float) -> None:
+            self.request_id, self.arrival_time, self.num_prompt_tokens = name, now, 100
+            self.num_preemptions = self.num_output_tokens = 0
+            self.status = Status("FINISHED_STOPPED")
+
+    engine = ToyEngine()
+    request: Any = Bare("cmpl-x-0", engine.now + 1e9)
+    engine.loop.arrive(request)
+    engine.loop.queue.add_request(request)
+    engine.loop.before_step(0)
+    assert engine.loop.queue.pop_request() is request
+    engine.loop.finish(["cmpl-x-0"])
+    assert engine.loop.ledger.arrived == 1
+    assert engine.loop.ledger.unjudged == 0
 
 
 def test_only_what_waits_for_too_long_is_too_old() -> None:

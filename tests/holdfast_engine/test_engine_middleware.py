@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast_engine.middleware import AdmissionMiddleware
+from holdfast_engine.request import OWN_REQUEST
 from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_admission import record
@@ -27,8 +29,11 @@ class FakeVllm:
         self.answers = asyncio.Event()
         self.answers.set()
         self.served = 0
+        self.tokens_per_byte = 0.0
+        """Tokens that become of a body; 0 where no body is a request for any."""
         self.refusals: list[str] = []
-        self.state = SimpleNamespace(engine_client=self)
+        self.state = SimpleNamespace(engine_client=self, args=SimpleNamespace(api_key=None))
+        self.model_config = SimpleNamespace(max_model_len=8192)
         self.output_processor = SimpleNamespace(request_states={}, add_request=lambda *_: None)
 
     def _record_admission_rejection(self, reason: str) -> None:
@@ -36,6 +41,16 @@ class FakeVllm:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.served += 1
+        size = 0
+        while (message := await receive())["type"] == "http.request":
+            size += len(message["body"])
+            if not message.get("more_body"):
+                break
+        if self.tokens_per_byte:
+            tokens = [0] * int(size * self.tokens_per_byte)
+            params = SimpleNamespace(output_kind=SimpleNamespace(name="FINAL_ONLY"))
+            request = SimpleNamespace(request_id=f"r{self.served}", prompt_token_ids=tokens, sampling_params=params)
+            self.output_processor.add_request(request)
         await self.answers.wait()
         headers = [(b"x-served", b"1"), (b"Connection", b"keep-alive")]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
@@ -57,8 +72,15 @@ class Pod:
     def tell(self, **numbers: float) -> None:
         self.writer.write([record(**numbers)[name] for name in FIELDS])
 
-    async def post(self, path: str = "/v1/completions", method: str = "POST", **headers: str) -> int:
-        pairs = {"content-length": str(len(BODY)), **{name.replace("_", "-"): value for name, value in headers.items()}}
+    async def post(
+        self,
+        path: str = "/v1/completions",
+        method: str = "POST",
+        given: bytes = BODY,
+        marks: Mapping[str, Any] = MappingProxyType({}),
+        **headers: str,
+    ) -> int:
+        pairs = {"content-length": str(len(given)), **{name.replace("_", "-"): text for name, text in headers.items()}}
         scope = {
             "type": "http",
             "http_version": self.version,
@@ -66,8 +88,9 @@ class Pod:
             "path": path,
             "headers": [(name.encode(), value.encode()) for name, value in pairs.items()],
             "app": self.vllm,
+            **marks,
         }
-        parts = [BODY[:5], BODY[5:]]
+        parts = [given[:5], given[5:]]
 
         async def receive() -> Any:
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
@@ -215,16 +238,114 @@ async def test_a_pod_with_an_engine_that_has_room_keeps_its_clients(pod: Pod, tm
     assert pod.headers["connection"] == "keep-alive"
 
 
-async def test_only_those_who_may_ask_are_turned_away(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", ["", "secret", "Bearer", "Bearer ", "Bearer other", "Bearer secretx", "Basic secret"])
+async def test_who_has_no_key_is_left_to_vllm_and_counted_nowhere(
+    pod: Pod, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     pod.tell()
-    assert await pod.post() == 200, "vLLM answers 401 itself"
-    assert await pod.post(authorization="Bearer secret") == 503
+    assert await pod.post(**({"authorization": given} if given else {})) == 200, "vLLM answers 401 itself"
+    assert pod.vllm.refusals == []
 
 
-async def test_the_warm_up_is_never_turned_away(pod: Pod) -> None:
+@pytest.mark.parametrize("key", ["first", "second"])
+async def test_who_has_one_of_the_keys_is_turned_away_like_everybody(
+    pod: Pod, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "unused where the command line has one")
+    pod.vllm.state.args.api_key = ["first", "second"]
     pod.tell()
-    assert await pod.post(x_request_id="holdfast-warm-up") == 200
+    assert await pod.post(authorization=f"bearer {key}") == 503
+    assert await pod.post(authorization="Bearer unused where the command line has one") == 200
+
+
+async def test_the_pods_own_request_is_never_turned_away(pod: Pod) -> None:
+    pod.tell()
+    assert await pod.post(marks={OWN_REQUEST: True}) == 200
+
+
+CLAIMS = {
+    "x_request_id": "holdfast-warm-up",
+    OWN_REQUEST: "1",
+    "x_vllm_priority": "-9",
+    "x_data_parallel_rank": "0",
+    "x_session_id": "holdfast",
+    "x_forwarded_for": "127.0.0.1",
+    "content_length": "0",
+    "transfer_encoding": "chunked",
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+async def test_nothing_that_a_client_claims_lets_it_jump_the_queue(pod: Pod, name: str) -> None:
+    pod.tell()
+    assert await pod.post(**{name: CLAIMS[name]}) == 503
+    assert len(pod.vllm.refusals) == 1
+
+
+async def burst(pod: Pod, given: bytes = BODY) -> list[int]:
+    """The answers to 30 requests that come between two records."""
+    pod.vllm.answers.clear()
+    found = [asyncio.create_task(pod.post(given=given)) for _ in range(30)]
+    while pod.vllm.served + len(pod.vllm.refusals) < 30:
+        await asyncio.sleep(0)
+    pod.vllm.answers.set()
+    answers = await asyncio.gather(*found)
+    pod.vllm.served = 0
+    pod.vllm.refusals.clear()
+    return answers
+
+
+QUIET = {"waiting_fresh": 1.0, "waiting_fresh_tokens": 10.0, "mean_prompt_tokens": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "stated"),
+    [(BODY, "900000000000000"), (b"{}", "900000000000000"), (b"1", "1"), (b"", "0"), (b"x" * 100_000, "1")],
+)
+async def test_heads_that_lie_about_their_size_change_nothing(pod: Pod, given: bytes, stated: str) -> None:
+    """Bodies that vLLM makes no tokens of: they never come, are no JSON, or have another key."""
+    pod.tell(**QUIET)
+    pod.vllm.tokens_per_byte = 100.0 / len(BODY)
+    before = await burst(pod)
+    pod.vllm.tokens_per_byte = 0.0
+    pod.now += 10.0
+    pod.tell(**QUIET | {"waiting_fresh": 0.0, "waiting_fresh_tokens": 0.0})
+    for _ in range(100):
+        await pod.post(given=given, content_length=stated)
+        pod.now += 1.0
+    pod.tell(**QUIET)
+    pod.vllm.served = 0
+    pod.vllm.refusals.clear()
+    pod.vllm.tokens_per_byte = 100.0 / len(BODY)
+    assert await burst(pod) == before
+    assert 8 <= before.count(200) <= 12
+
+
+async def test_a_burst_of_long_prompts_is_measured_by_what_came(pod: Pod) -> None:
+    pod.tell(**QUIET)
+    pod.vllm.tokens_per_byte = 100.0 / len(BODY)
+    await burst(pod)
+    pod.now += 10.0
+    assert (await burst(pod, BODY * 4)).count(200) <= 3
+
+
+async def test_a_client_that_hangs_up_while_it_sends_is_left_to_vllm(pod: Pod) -> None:
+    pod.tell()
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    seen = []
+
+    async def vllm(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend([await receive(), await receive()])
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    pod.app._app = vllm
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "app": pod.vllm}
+    await pod.app(scope, receive, lambda _: asyncio.sleep(0))
+    assert [message["type"] for message in seen] == ["http.request", "http.disconnect"]
+    assert pod.vllm.refusals == []
 
 
 async def test_a_fault_lets_everybody_through(pod: Pod) -> None:

@@ -14,10 +14,11 @@ import prometheus_client
 import pytest
 
 from holdfast_engine.middleware import AdmissionMiddleware
-from holdfast_engine.request import WARM_UP_NAME
+from holdfast_engine.request import OWN_NAME_VARIABLE, OWN_REQUEST
 from tests.render.pod_module import load
 
 MIDDLEWARE = load("holdfast_middleware")
+LAUNCHER = load("launcher")
 READY = "/holdfast/ready"
 
 
@@ -342,17 +343,79 @@ async def test_other_scopes_pass_through() -> None:
     assert engine.seen == [("lifespan", ""), ("websocket", "")]
 
 
-async def test_the_warm_up_goes_by_a_name_that_the_plugin_leaves_out_of_its_counts() -> None:
-    assert MIDDLEWARE.WARM_UP_NAME == WARM_UP_NAME
-    names = []
+class NamedEngine(FakeEngine):
+    """Remembers by which name each request came, and whether with the mark of the pod's own."""
 
-    class NamedEngine(FakeEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: list[tuple[bytes | None, bool]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.named.append((dict(scope["headers"]).get(b"x-request-id"), OWN_REQUEST in scope))
+        await super().__call__(scope, receive, send)
+
+
+OWN_NAME = "holdfast-" + "5f" * 16
+
+
+async def test_the_warm_up_bears_the_mark_and_the_name_that_the_plugin_leaves_out_of_its_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert MIDDLEWARE.OWN_REQUEST == OWN_REQUEST
+    assert MIDDLEWARE.OWN_NAME_VARIABLE == LAUNCHER.OWN_NAME_VARIABLE == OWN_NAME_VARIABLE
+    monkeypatch.setenv(OWN_NAME_VARIABLE, OWN_NAME)
+    engine = NamedEngine()
+    await until_warm(MIDDLEWARE.ReadyAndBalance(engine))
+    assert engine.named[:2] == [(OWN_NAME.encode(), True)] * 2
+
+
+async def test_without_a_launcher_the_warm_up_has_no_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OWN_NAME_VARIABLE, raising=False)
+    engine = NamedEngine()
+    await until_warm(MIDDLEWARE.ReadyAndBalance(engine))
+    assert engine.named[:2] == [(None, True)] * 2
+
+
+@pytest.mark.parametrize("name", [OWN_NAME, f"{OWN_NAME}-0", f"x{OWN_NAME}", "holdfast-warm-up", "", "mine"])
+async def test_a_client_that_sends_the_pods_own_name_gets_another_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWN_NAME_VARIABLE, OWN_NAME)
+    engine = NamedEngine()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"x-request-id", b"first"), (b"x-request-id", name.encode()), (b"host", b"h")],
+    }
+    body = json.dumps({"model": "llama", "max_tokens": 1}).encode()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    await MIDDLEWARE.ReadyAndBalance(engine)(scope, receive, Answer().send)
+    assert engine.named == [(None if OWN_NAME in name else name.encode(), False)]
+
+
+async def test_admission_asks_the_server_itself_how_old_a_request_is() -> None:
+    """What wraps `receive` hides the connection: nothing of ours may stand between the server and admission."""
+    seen = []
+
+    async def vllm(scope: Any, receive: Any, send: Any) -> None: ...
+
+    class Admission:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            names.append(dict(scope["headers"]).get(b"x-request-id"))
-            await super().__call__(scope, receive, send)
+            seen.append(receive)
+            await self.app(scope, receive, send)
 
-    await until_warm(MIDDLEWARE.ReadyAndBalance(NamedEngine()))
-    assert names[:2] == [WARM_UP_NAME.encode()] * 2
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("holdfast_engine.middleware.AdmissionMiddleware", Admission)
+        app = MIDDLEWARE.ReadyAndBalance(vllm)
+    await app({"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}, no_body, Answer().send)
+    assert seen == [no_body]
 
 
 def test_the_plugins_admission_stands_before_the_engine() -> None:

@@ -38,8 +38,11 @@ HANG_SECONDS = 60.0
 CLOSE = (b"connection", b"close")
 RETRY_AFTER = (b"retry-after", b"1")
 DRAIN_CHECK_SECONDS = 0.25
-# The plugin leaves a request of this name out of its counts.
-WARM_UP_NAME = "holdfast-warm-up"
+# The plugin leaves the pod's own request out of its counts. Its admission knows it by a mark in the scope, which no
+# client can set, and its scheduler by a name that the launcher draws at each start.
+OWN_REQUEST = "holdfast_own_request"
+OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
+REQUEST_ID = b"x-request-id"
 UNSUPPORTED_ENGINE = 65  # exit status: the engine will never serve a token
 # Refusals that a later attempt may not meet: a key, or too many requests.
 PASSING = (401, 403, 408, 425, 429)
@@ -51,9 +54,10 @@ class ReadyAndBalance:
     """Wraps the engine's application; every API server process has its own."""
 
     def __init__(self, app: App) -> None:
-        self._app = with_admission(app)
-        self._warm_up = WarmUp(self._app)
         self._progress = Progress()
+        # Outside of what wraps `receive`: admission asks the server's own for the age of a request.
+        self._app = with_admission(self._progress.watching(app))
+        self._warm_up = WarmUp(self._app)
         self._hang_seconds = positive(os.environ.get("HOLDFAST_HANG_SECONDS", ""), HANG_SECONDS)
         self._draining = Draining(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
         # A connection carries one request at a time, seconds each: one close in ten moves a busy client within
@@ -70,7 +74,7 @@ class ReadyAndBalance:
         elif scope["path"] == HEALTH_PATH:
             await self._health(scope, receive, answer)
         elif scope["path"] in ENGINE_PATHS:
-            await self._progress.watched(self._app, scope, receive, advising(answer))
+            await self._app(without_own_name(scope), receive, advising(answer))
         else:
             await self._app(scope, receive, answer)
 
@@ -118,8 +122,18 @@ class Progress:
         self._since = 0.0
         self._seen: list[float] | None = None
 
-    async def watched(self, app: App, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it while the engine has it."""
+    def watching(self, app: App) -> App:
+        """The application, whose clients' requests for tokens count while the engine has them."""
+
+        async def watch(scope: Message, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["path"] in ENGINE_PATHS and OWN_REQUEST not in scope:
+                await self._watched(app, scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return watch
+
+    async def _watched(self, app: App, scope: Message, receive: Receive, send: Send) -> None:
         whole = False
 
         async def receive_whole() -> Message:
@@ -343,7 +357,8 @@ def request_scope(scope: Message, method: str, path: str, body: bytes = b"") -> 
     """The scope of another request to the same application, with the API key where the engine wants one."""
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     headers.append((b"content-length", str(len(body)).encode()))
-    headers.append((b"x-request-id", WARM_UP_NAME.encode()))
+    if own_name():
+        headers.append((REQUEST_ID, own_name()))
     key = api_key()
     if key:
         headers.append((b"authorization", b"Bearer " + key.encode()))
@@ -355,7 +370,21 @@ def request_scope(scope: Message, method: str, path: str, body: bytes = b"") -> 
         "query_string": b"",
         "headers": headers,
         "state": dict(scope.get("state") or {}),
+        OWN_REQUEST: True,
     }
+
+
+def own_name() -> bytes:
+    """The name of this pod's own request, empty where no launcher has drawn one."""
+    return os.environ.get(OWN_NAME_VARIABLE, "").encode()
+
+
+def without_own_name(scope: Message) -> Message:
+    """A client's request, less a name that only the pod's own request has: vLLM gives it another one."""
+    name = own_name()
+    if not name or all(name not in value for header, value in scope["headers"] if header == REQUEST_ID):
+        return scope
+    return {**scope, "headers": [header for header in scope["headers"] if header[0] != REQUEST_ID]}
 
 
 def api_key() -> str:

@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -34,6 +35,8 @@ FIRST_VERSIONS = {
 # The plugin lies beside this file as one zip. It reaches the engine's other processes through PYTHONPATH.
 PLUGIN_ARCHIVE = "holdfast_engine.zip"
 PLUGIN_SCHEDULER = "--scheduler-cls=holdfast_engine."
+# The name of the pod's own request in the engine: another one at each start, so that no client can send it.
+OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
 # What to start vLLM with instead where it is no release that the plugin knows.
 PLAIN_FLAGS_VARIABLE = "HOLDFAST_FLAGS_WITHOUT_PLUGIN"
 # The emulator serves the readiness path and closes connections by itself.
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
+    os.environ[OWN_NAME_VARIABLE] = "holdfast-" + secrets.token_hex(16)
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
