@@ -312,8 +312,9 @@ def has_key(scope: Message) -> bool:
     keys = [key for key in getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")] if key]
     if not keys:
         return True
-    scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-    # As vLLM compares: in a time that tells nothing of the key.
+    # As vLLM does: the first header of several, compared in a time that tells nothing of the key.
+    found = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    scheme, _, given = found.partition(b" ")
     digest = hashlib.sha256(given).digest()
     known = [secrets.compare_digest(digest, hashlib.sha256(key.encode()).digest()) for key in keys]
     return scheme.lower() == b"bearer" and any(known)

@@ -259,6 +259,16 @@ async def test_who_has_one_of_the_keys_is_turned_away_like_everybody(
     assert await pod.post(authorization="Bearer unused where the command line has one") == 200
 
 
+@pytest.mark.parametrize(("keys", "status"), [(("good", "bad"), 503), (("bad", "good"), 200)])
+async def test_of_several_keys_the_first_counts_as_for_vllm(
+    pod: Pod, keys: tuple[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "good")
+    pod.tell()
+    headers = [(b"authorization", f"Bearer {key}".encode()) for key in keys]
+    assert await pod.post(marks={"headers": headers}) == status
+
+
 async def test_the_pods_own_request_is_never_turned_away(pod: Pod) -> None:
     pod.tell()
     assert await pod.post(marks={OWN_REQUEST: True}) == 200
