@@ -28,6 +28,9 @@ LEASE_SECONDS = 20.0
 ALONE = "--lease-duration=60s"
 """Of an operator without a rival, which nobody starts again once it has lost its Lease."""
 
+ANY_PORTS = ("--http-port=0", "--health-port=0")
+"""Of an operator outside the cluster, next to others."""
+
 NAMESPACE = "holdfast-system"
 H100 = "NVIDIA-H100-80GB-HBM3"
 L40S = "NVIDIA-L40S"
@@ -71,7 +74,7 @@ def uninstall() -> None:
 def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
     """Run an operator of its own for one namespace, outside the cluster, while none runs inside."""
     program = pathlib.Path(sys.executable).parent / "holdfast"
-    command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", "--http-port=0", ALONE]
+    command = [str(program), "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s", *ANY_PORTS, ALONE]
     place = [f"--kubeconfig={os.environ['KUBECONFIG']}", f"--namespace={namespace}", f"--lease-namespace={namespace}"]
     process = subprocess.Popen([*command, *place, *flags])
     try:

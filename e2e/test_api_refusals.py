@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e import stack
 from e2e.kubectl import Kubectl, KubectlError
 from tests.api import benchmark_refusals
 from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
@@ -148,7 +149,7 @@ def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl)
 
 @pytest.mark.parametrize("flag", ["--max-priority=nobody-is-here=1", "--namespace-share=nobody-is-here=50%"])
 def test_an_operator_with_a_limit_of_an_unknown_namespace_does_not_start(cluster: str, flag: str) -> None:
-    command = [sys.executable, "-m", "holdfast", "run", "--prometheus-url=http://127.0.0.1:9", "--http-port=0"]
+    command = [sys.executable, "-m", "holdfast", "run", "--prometheus-url=http://127.0.0.1:9", *stack.ANY_PORTS]
     done = subprocess.run(
         [*command, f"--kubeconfig={os.environ['KUBECONFIG']}", flag], capture_output=True, text=True, timeout=60
     )

@@ -1,8 +1,13 @@
-"""The status page of the real operator, through the API server's pod proxy: the leader shows what its loop sees."""
+"""The ports of the real leader: its status page, through the API server's pod proxy, and connections that never ask."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pathlib
+import resource
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +16,11 @@ from e2e import stack
 from e2e.kubectl import Kubectl, KubectlError
 
 pytestmark = pytest.mark.cluster
+
+HTTP_PORT = 8080
+HALF_A_HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+CONNECTIONS = 2_000
+MOST_GROWTH_BYTES = 64 * 2**20
 
 
 def asked(path: str) -> str:
@@ -40,3 +50,34 @@ def test_a_service_appears_with_what_was_decided(operator: None, place: Kubectl)
     rows = json.loads(asked("api/services"))["services"]
     assert (place.namespace, "looked-at") in {(each["namespace"], each["name"]) for each in rows}
     assert "<title>Holdfast</title>" in asked("")
+
+
+def test_half_open_connections_end_no_leader(operator: None) -> None:
+    system, (leader, process) = Kubectl(stack.NAMESPACE), stack.leading()
+    address = system.get_json("pod", leader)["status"]["podIP"]
+    transitions, memory_bytes = _transitions(system), _memory_bytes(process)
+    held: list[socket.socket] = []
+    ends_at = time.monotonic() + 1.5 * stack.LEASE_SECONDS
+    while time.monotonic() < ends_at:
+        with contextlib.suppress(OSError):
+            held.append(socket.create_connection((address, HTTP_PORT), timeout=1.0))
+            held[-1].sendall(HALF_A_HEAD)
+        if len(held) > CONNECTIONS:
+            held.pop(0).close()
+    assert "holdfast_leader 1.0" in system.run(
+        "get", "--raw", f"/api/v1/namespaces/{stack.NAMESPACE}/pods/{leader}:{HTTP_PORT}/proxy/metrics"
+    )
+    assert stack.leading() == (leader, process)
+    assert _transitions(system) == transitions
+    assert _memory_bytes(process) - memory_bytes < MOST_GROWTH_BYTES
+    for each in held:
+        each.close()
+
+
+def _transitions(system: Kubectl) -> int:
+    return int(system.get_json("lease", "holdfast")["spec"]["leaseTransitions"])
+
+
+def _memory_bytes(process: int) -> int:
+    pages = int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

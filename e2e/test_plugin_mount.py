@@ -104,7 +104,12 @@ def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterat
         file.write("\n# a later version\n")
     with stack.no_operator():
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s"]
-        where = [f"--namespace={place.namespace}", f"--lease-namespace={place.namespace}", "--http-port=0", stack.ALONE]
+        where = [
+            f"--namespace={place.namespace}",
+            f"--lease-namespace={place.namespace}",
+            *stack.ANY_PORTS,
+            stack.ALONE,
+        ]
         process = subprocess.Popen(
             [*command, *where, f"--kubeconfig={os.environ['KUBECONFIG']}"],
             env={**os.environ, "PYTHONPATH": str(folder / "operator")},

@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from benchmarks.engine_overload.cells import PROMISED, FixedLimits
 from benchmarks.engine_overload.goodput import Figures
@@ -513,6 +515,13 @@ class BrokenBoard(Board):
 
     def decided(self, *_: object) -> None:
         raise RuntimeError("no page today")
+
+
+class BrokenCollector(Collector):
+    """Metrics that cannot be collected."""
+
+    def collect(self) -> Iterable[Metric]:
+        raise ZeroDivisionError("no metrics today")
 
 
 class HugeBoard(Board):

@@ -72,7 +72,7 @@ def operating(size: Size, metrics: Metrics, kubeconfig: Path, log: Path) -> Iter
     """Run the operator."""
     address = _free_address()
     with _process(_operator_command(size, kubeconfig, metrics.prometheus, address), log) as process:
-        wait_for(f"{address}/readyz")
+        wait_for(f"{address}/metrics")
         yield Rig(metrics, address, process.pid)
 
 
@@ -168,6 +168,7 @@ def _operator_command(size: Size, kubeconfig: Path, prometheus: str, address: st
         "tick": f"{size.tick_seconds:g}s",
         "scrape-interval": f"{size.scrape_seconds:g}s",
         "http-port": _port(address),
+        "health-port": 0,
     }
     program = Path(sys.executable).with_name("holdfast")
     return [str(program), "run", *(f"--{name}={value}" for name, value in flags.items())]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
-from aiohttp import web
 from yarl import URL
 
-from holdfast.activator import listener, server
-from holdfast.activator.listener import Door, in_time
+from holdfast.activator import server
+from holdfast.activator.server import FRONT
 from tests.activator.test_activator_http import running
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"
-KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 MANY_SMALL = POST * 600
 ONE_LARGE = POST.replace(b"Length: 2", b"Length: 900000") + b"x" * 900_000
 
@@ -26,29 +22,6 @@ Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def connected(url: str) -> Client:
     return await asyncio.open_connection("127.0.0.1", URL(url).port)
-
-
-@contextlib.asynccontextmanager
-async def hall(most: int = 2, head_seconds: float = 60.0) -> AsyncIterator[str]:
-    """A server that tells at once how it looks after a connection, behind a door."""
-
-    async def answer(request: web.Request) -> web.Response:
-        ours = request.get_extra_info("socket")
-        options = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), *((socket.IPPROTO_TCP, name) for name in KEEPALIVE))
-        return web.Response(text=" ".join(str(ours.getsockopt(*option)) for option in options))
-
-    app = web.Application(middlewares=[in_time])
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    assert runner.server is not None
-    made = Door(runner.server, most, head_seconds)
-    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    finally:
-        listener.close()
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize("more", [b"", POST, MANY_SMALL, ONE_LARGE], ids=["none", "one", "many", "large"])
@@ -78,36 +51,8 @@ async def test_what_follows_a_request_is_answered_by_the_engines_and_not_by_the_
         assert len(it.engine.seen) == 1
 
 
-@pytest.mark.parametrize("sent", [b"", b"P", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX: "])
-async def test_a_connection_that_does_not_ask_in_time_is_closed(sent: bytes) -> None:
-    async with hall(head_seconds=0.05) as url:
-        reader, writer = await connected(url)
-        writer.write(sent)
-        assert await reader.read() == b""
-        writer.close()
-
-
-async def test_one_that_drips_its_head_wins_no_time_by_it() -> None:
-    async with hall(head_seconds=0.1) as url:
-        reader, writer = await connected(url)
-        writer.write(b"GET / HTTP/1.1\r\n")
-        ended = asyncio.create_task(reader.read())
-        async with asyncio.timeout(60.0):
-            while not ended.done():
-                with contextlib.suppress(ConnectionError):
-                    writer.write(b"X: y\r\n")
-                    await writer.drain()
-                await asyncio.sleep(0.01)
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            assert await ended == b""
-
-
-async def test_a_request_that_waits_for_long_is_no_connection_that_does_not_ask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.5)  # enough for a head on a crowded machine
-    async with running() as it:
+async def test_a_request_that_waits_for_long_is_no_connection_that_does_not_ask() -> None:
+    async with running(front=replace(FRONT, head_seconds=0.5)) as it:  # enough for a head on a crowded machine
         asked = it.post()
         await it.holding(1)
         assert not (await asyncio.wait([asked], timeout=0.6))[0]
@@ -115,19 +60,8 @@ async def test_a_request_that_waits_for_long_is_no_connection_that_does_not_ask(
         assert (await asked)[0] == 200
 
 
-async def test_who_has_not_asked_for_longest_makes_room_for_the_next() -> None:
-    async with hall(most=2) as url:
-        (first, first_writer), (_, second_writer), (third, third_writer) = [await connected(url) for _ in range(3)]
-        assert await first.read() == b""
-        third_writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert (await third.read()).startswith(b"HTTP/1.1 200")
-        for writer in (first_writer, second_writer, third_writer):
-            writer.close()
-
-
-async def test_who_is_held_makes_room_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 1)
-    async with running() as it:
+async def test_who_is_held_makes_room_for_nobody() -> None:
+    async with running(front=replace(FRONT, connections=1)) as it:
         _, held = await connected(it.url)
         held.write(POST)
         await it.holding(1)
@@ -172,9 +106,28 @@ async def test_those_who_send_slowly_keep_no_room_from_others(monkeypatch: pytes
         await it.server.emptied()
 
 
-async def test_a_client_whose_node_is_gone_is_asked_for() -> None:
-    async with hall() as url:
-        reader, writer = await connected(url)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert (await reader.read()).endswith(b"\r\n\r\n1 30 10 3")
+@pytest.mark.parametrize("to_admin", [True, False], ids=["admin", "http"])
+async def test_malformed_requests_are_counted_and_fill_no_log(to_admin: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """13 of them were 13 tracebacks."""
+    async with running() as it:
+        for _ in range(13):
+            reader, writer = await connected(it.admin_url if to_admin else it.url)
+            writer.write(POST.replace(b"Length: 2", b"Length: two"))
+            assert b" 400 " in await reader.readline()
+            writer.close()
+        (record,) = caplog.records
+        assert record.exc_info is None
+        async with it.client.get(f"{it.admin_url}/metrics") as answer:
+            shown = await answer.text()
+        port = "admin" if to_admin else "http"
+        assert f'holdfast_activator_port_refusals_total{{port="{port}",reason="malformed"}} 13.0\n' in shown
+
+
+async def test_a_malformed_body_wakes_nobody_and_is_no_error_of_the_activator() -> None:
+    async with running() as it:
+        reader, writer = await connected(it.url)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert b" 400 " in await reader.readline()
         writer.close()
+        assert (await it.told()).quiet_seconds == float("inf")
+        await it.server.emptied()

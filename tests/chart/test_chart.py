@@ -133,19 +133,23 @@ def test_pods_meet_the_restricted_pod_security_standard(name: str) -> None:
 
 
 def test_the_pod_is_probed_where_the_operator_listens() -> None:
-    objects = render({"settings": {**URL["settings"], "httpPort": 9999}})
+    objects = render({"settings": {**URL["settings"], "httpPort": 9999, "healthPort": 9998}})
     container = pod_spec(objects)["containers"][0]
-    assert parsed_settings(objects).http_port == 9999
-    assert container["ports"] == [{"name": "http", "containerPort": 9999}]
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert (parsed_settings(objects).http_port, parsed_settings(objects).health_port) == (9999, 9998)
+    assert container["ports"] == [{"name": "http", "containerPort": 9999}, {"name": "health", "containerPort": 9998}]
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "health"}
 
 
 def test_the_status_page_has_a_port_only_where_it_is_wanted() -> None:
     objects = render({"settings": {**URL["settings"], "statusPort": 8090}})
     assert parsed_settings(objects).status_port == 8090
     ports = pod_spec(objects)["containers"][0]["ports"]
-    assert ports == [{"name": "http", "containerPort": 8080}, {"name": "status", "containerPort": 8090}]
+    assert [(port["name"], port["containerPort"]) for port in ports] == [
+        ("http", 8080),
+        ("health", 8081),
+        ("status", 8090),
+    ]
 
 
 def test_the_chart_knows_every_setting_of_the_operator() -> None:
@@ -169,7 +173,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "engineImage": ["vllm/vllm-openai:v1=r.local/vllm:v1"],
         "allowTemplate": ["hostPath", "privileged"], "platformAssignsIds": True,
         "maxPriority": ["a=10", "*=-1000000000"], "namespaceShare": ["a=50%", "*=12.5%"],
-        "httpPort": 9090, "statusPort": 9091,
+        "httpPort": 9090, "healthPort": 9092, "statusPort": 9091,
         "statusTokenFile": str(file), "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
@@ -186,6 +190,7 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
     plain = ("tick", "scrape_interval", "lease_name", "lease_namespace", "lease_duration")
     assert [getattr(read, name) for name in plain] == ["7s", "5s", "shard-a", "leases", "20s"]
     assert (read.status_port, read.status_token_file, read.status_host) == (9091, file, ("holdfast.example",))
+    assert read.health_port == 9092
     assert (read.prometheus_insecure, read.http_port, read.log_level, read.log_format) == (True, 9090, "debug", "text")
 
 
@@ -225,6 +230,7 @@ def test_every_option_at_once_renders() -> None:
         ({"settings": {"startupTimeout": "long"}}, "startupTimeout"),
         ({"settings": {"podMonitorLabel": ["release"]}}, "podMonitorLabel"),
         ({"settings": {"httpPort": 80}}, "httpPort"),
+        ({"settings": {"healthPort": 0}}, "healthPort"),
         ({"settings": {"statusPort": -1}}, "statusPort"),
         ({"settings": {"statusHost": ["http://holdfast.example"]}}, "statusHost"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),

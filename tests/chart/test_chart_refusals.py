@@ -22,7 +22,10 @@ IN_ITS_WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"leaseDuration": "1s"}, {}, {"lease_duration": "1s"}),
     ({"leaseDuration": "0.05m"}, {}, {"lease_duration": "0.05m"}),
     ({"statusPort": 8080}, {}, {"status_port": 8080}),
+    ({"statusPort": 8081}, {}, {"status_port": 8081}),
+    ({"healthPort": 8080}, {}, {"health_port": 8080}),
     ({"statusPort": 9000, "httpPort": 9000}, {}, {"status_port": 9000, "http_port": 9000}),
+    ({"statusPort": 9000, "healthPort": 9000}, {}, {"status_port": 9000, "health_port": 9000}),
     ({"podMonitorLabel": ["holdfast.dev/service=a"]}, {}, {"pod_monitor_label": ["holdfast.dev/service=a"]}),
     ({"engineImage": ["a=b", "c=b", "a=d"]}, {}, {"engine_image": ["a=b", "c=b", "a=d"]}),
     ({"maxPriority": ["a=1", "a=2"]}, {}, {"max_priority": ["a=1", "a=2"]}),
@@ -49,6 +52,7 @@ BY_THE_SCHEMA: list[tuple[str, Any, str, Any]] = [
     ("statusHost", ["a" * 254], "status_host", ["a" * 254]),
     ("statusPort", 65536, "status_port", 65536),
     ("httpPort", 65536, "http_port", 65536),
+    ("healthPort", 65536, "health_port", 65536),
     ("maxPriority", ["a=1.5"], "max_priority", ["a=1.5"]),
     ("namespaceShare", ["a=50"], "namespace_share", ["a=50"]),
     ("allowTemplate", ["all"], "allow_template", ["all"]),
@@ -91,7 +95,7 @@ def test_the_least_values_are_taken_by_both() -> None:
         "scrapeInterval": "1000ms",
         "startupTimeout": "10s",
         "leaseDuration": "5s",
-        "statusPort": 8081,
+        "statusPort": 8082,
     }
     told = parsed_settings(render({"settings": {**URL["settings"], **least}}))
     assert (told.tick_seconds, told.scrape_seconds, told.startup_seconds, told.lease_duration_seconds) == (1, 1, 10, 5)

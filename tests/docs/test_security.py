@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from tests.docs import named_tests
 
@@ -19,3 +20,15 @@ def test_the_page_has_attacks_of_every_kind() -> None:
 def test_each_attack_names_a_test_that_exists(row: str) -> None:
     path, name = re.fullmatch(r"\|.*\| `([\w/.]+)::(\w+)` \|", row).groups()  # type: ignore[union-attr]
     assert named_tests.exists(path, name)
+
+
+def test_the_policies_of_the_page_select_the_pods_and_ports_that_are_rendered() -> None:
+    golden = (named_tests.ROOT / "tests/golden/manifests-zero.yaml").read_text(encoding="utf-8")
+    pods = [each["spec"]["template"] for each in yaml.safe_load_all(golden) if each["kind"] == "Deployment"]
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", named_tests.page("security.md"), re.MULTILINE | re.DOTALL)
+    for policy in yaml.safe_load_all(block):
+        (selected,) = policy["spec"]["podSelector"]["matchExpressions"]
+        (pod,) = (each for each in pods if selected["key"] in each["metadata"]["labels"])
+        (container,) = pod["spec"]["containers"]
+        named = {port["name"] for port in container["ports"]}
+        assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} == named

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
 
+from holdfast.listener import refusals
+from holdfast.listener.connections import Bounds
+from holdfast.listener.refusals import Refusals
+from holdfast.listener.serve import listening
 from holdfast.page.access import Token, known_host
 from holdfast.page.board import Board
 from holdfast.page.server import HEADERS, application
@@ -86,17 +91,20 @@ async def test_a_replica_that_does_not_lead_says_so() -> None:
         assert "does not lead" in (await answer.json())["message"]
 
 
-async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_read_is_cut_off() -> None:
     """Else every tick that he asked for stays in memory."""
-    monkeypatch.setattr("holdfast.page.server.SEND_SECONDS", 0.05)
-    async with TestServer(application(HugeBoard())) as server:
-        reader, writer = await asyncio.open_connection(server.host, server.port)
+    refused = refusals.counter(CollectorRegistry(), "holdfast")
+    served = listening(
+        application(HugeBoard()), "127.0.0.1", 0, Bounds(stalled_seconds=0.05), Refusals("status", refused)
+    )
+    async with served as port, asyncio.timeout(60.0):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /api/services HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"200 OK" in head
-        async with asyncio.timeout(60.0):
-            while server.runner.server is not None and server.runner.server.connections:
-                await asyncio.sleep(0.01)
+        assert b"Content-Type: application/json; charset=utf-8\r\n" in head
+        while refused.labels("status", "slow")._value.get() == 0:
+            await asyncio.sleep(0.01)
         writer.close()
 
 

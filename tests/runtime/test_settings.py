@@ -41,6 +41,8 @@ def read(*flags: str, **environment: str) -> Settings:
         ("--http-port=70000", "--http-port"),
         ("--status-port=70000", "--status-port"),
         ("--status-port=8080", "--status-port: 8080 is already --http-port"),
+        ("--health-port=8080", "--health-port: 8080 is already --http-port"),
+        ("--status-port=8081", "--status-port: 8081 is already --health-port"),
         ("--status-token-file=/nowhere/token", "--status-token-file: no such file"),
         ("--status-host=http://holdfast.example", "--status-host: must be a host name"),
         ("--status-host=a b", "--status-host: must be a host name"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action, Candidate, CapacityView, Decision, Explanation, SloView, Verdict
 from holdfast.page.board import Board
-from holdfast.runtime.telemetry import Telemetry, http_application
+from holdfast.runtime.telemetry import MetricsText, Telemetry, health_application, http_application
 from tests.control.parts import decision, llmservice, parts
-from tests.fakes import BrokenBoard
+from tests.fakes import BrokenBoard, BrokenCollector, ManualClock
 
 BEHIND = Explanation(
     forecast_rps=29.04,
@@ -50,7 +52,7 @@ def tick(told: Telemetry, *decisions: Decision) -> None:
 
 
 async def test_the_newest_decision_is_answered_whole() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
         answer = await client.get("/decisions/prod/chat")
         assert answer.status == 200
         assert await answer.json() == {
@@ -86,7 +88,7 @@ async def test_the_newest_decision_is_answered_whole() -> None:
 
 
 async def test_what_is_not_decided_here_is_said_so() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
         answer = await client.get("/decisions/prod/other")
         assert answer.status == 404
         assert "only the leader decides" in (await answer.json())["message"]
@@ -118,14 +120,41 @@ def test_numbers_that_are_none_are_left_out() -> None:
 
 
 async def test_a_stuck_loop_fails_the_health_check() -> None:
-    async with TestClient(TestServer(http_application(Telemetry(), lambda: False))) as client:
+    async with TestClient(TestServer(health_application(lambda: False))) as client:
         assert (await client.get("/healthz")).status == 503
         assert (await client.get("/readyz")).status == 200
-        assert "holdfast_leader" in await (await client.get("/metrics")).text()
+
+
+async def test_clients_that_ask_within_a_second_share_one_text() -> None:
+    told, clock = telemetry(held()), ManualClock()
+    shown = MetricsText(told.registry, clock)
+    first, second = await asyncio.gather(shown.text(), shown.text())
+    clock.advance(0.9)
+    assert first is second is await shown.text()
+    clock.advance(0.1)
+    told.error("act")
+    assert b'holdfast_errors_total{phase="act"} 1.0' in await shown.text()
+
+
+async def test_metrics_that_cannot_be_rendered_are_tried_again() -> None:
+    told = telemetry(held())
+    shown, broken = MetricsText(told.registry), BrokenCollector()
+    told.registry.register(broken)
+    with pytest.raises(ZeroDivisionError):
+        await shown.text()
+    told.registry.unregister(broken)
+    assert b"holdfast_leader" in await shown.text()
+
+
+async def test_metrics_by_name_take_no_more_memory_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else clients that read slowly hold a copy each."""
+    monkeypatch.setattr("holdfast.runtime.telemetry._MOST_OWN_BYTES", 100)
+    shown = MetricsText(telemetry(held()).registry)
+    assert await shown.text(["holdfast_leader", "holdfast_services"]) is await shown.text()
 
 
 async def test_whoever_looks_often_asks_for_some_metrics_only() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
         told = await (await client.get("/metrics?name[]=holdfast_leader&name[]=holdfast_tick_seconds_count")).text()
     assert {line.split()[0] for line in told.splitlines() if not line.startswith("#")} == {
         "holdfast_leader",

@@ -17,8 +17,13 @@
 {{- $given := get $settings (first .) -}}
 {{- if and $given (lt (include "holdfast.seconds" $given | float64) (index . 1 | float64)) -}}{{- fail (last .) -}}{{- end -}}
 {{- end -}}
-{{- if and $settings.statusPort (eq (int $settings.statusPort) (int $settings.httpPort)) -}}
-{{- fail (printf "--status-port: %d is already --http-port; choose another port, such as 8090" (int $settings.statusPort)) -}}
+{{- $taken := dict (toString (int $settings.httpPort)) "--http-port" -}}
+{{- range $next := list (list "--health-port" $settings.healthPort 8081) (list "--status-port" $settings.statusPort 8090) -}}
+{{- $port := index $next 1 | int -}}
+{{- with get $taken (toString $port) -}}
+{{- fail (printf "%s: %d is already %s; choose another port, such as %d" (first $next) $port . (last $next)) -}}
+{{- end -}}
+{{- if $port -}}{{- $_ := set $taken (toString $port) (first $next) -}}{{- end -}}
 {{- end -}}
 {{- range $settings.podMonitorLabel -}}
 {{- if hasPrefix "holdfast.dev/" . -}}

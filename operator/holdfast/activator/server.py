@@ -19,8 +19,11 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from holdfast.activator.counts import FORWARDED, GONE, RequestCounts
-from holdfast.activator.listener import connection, in_time, listening
 from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
+from holdfast.listener import refusals
+from holdfast.listener.connections import Bounds
+from holdfast.listener.refusals import Refusals
+from holdfast.listener.serve import connection_of, listening
 
 _LOG = logging.getLogger(__name__)
 WAITED_HEADER = "X-Holdfast-Waited-Seconds"
@@ -28,8 +31,8 @@ RETRY_AFTER_SECONDS = 10
 BODY_SECONDS = 60.0
 CROWDED_SECONDS = 10.0
 """Who has been sending for longer makes room where there is none."""
-ADMIN_IDLE_SECONDS = 75.0
-"""Longer than any scrape interval in use: Prometheus keeps its connection."""
+FRONT = Bounds(connections=4096, takes_bodies=True)
+"""Of clients: gateways open one connection for each request that they pass on, and all of them may wait here."""
 LINGER_SECONDS = 5.0
 """A pod that ends is still sent requests until every node knows."""
 TOLD_SECONDS = 20.0
@@ -54,6 +57,7 @@ class Options:
     most_requests: int = 512
     most_bytes: int = 64 * 2**20
     longest_seconds: float = 900.0
+    front: Bounds = FRONT
 
 
 class TurnedAway(Exception):
@@ -109,14 +113,14 @@ class ActivatorServer:
 
     def app(self) -> web.Application:
         """What clients reach; a client that leaves frees its place (run it with handler_cancellation)."""
-        app = web.Application(middlewares=[in_time])
+        app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
         app.cleanup_ctx.append(self._upstream.opened)
         return app
 
     def admin_app(self) -> web.Application:
         """What the operator, the kubelet and Prometheus reach, on a port that no Service of clients leads to."""
-        app = web.Application(middlewares=[in_time])
+        app = web.Application()
         app.router.add_get("/held", self._held)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -251,7 +255,7 @@ class ActivatorServer:
             raise
         finally:
             self._arriving.pop(number, None)
-        if (asked := connection(request)) is not None:
+        if (asked := connection_of(request)) is not None:
             asked.whole()
         return body
 
@@ -321,12 +325,13 @@ def _closing(response: web.Response) -> web.Response:
 @contextlib.asynccontextmanager
 async def opened(server: ActivatorServer, options: Options) -> AsyncIterator[tuple[int, int]]:
     """Listen to clients and to the operator; yields the ports of both."""
+    counter = refusals.counter(server.counts.registry, "holdfast_activator")
+    admin = listening(server.admin_app(), options.host, options.admin_port, Bounds(), Refusals("admin", counter))
     # What a client has compressed stays so: its headers are passed on as well.
-    front = web.AppRunner(server.app(), handler_cancellation=True, auto_decompress=False, access_log=None)
-    admin = web.AppRunner(server.admin_app(), access_log=None, keepalive_timeout=ADMIN_IDLE_SECONDS)
-    async with contextlib.AsyncExitStack() as stack:
-        admin_port = await stack.enter_async_context(listening(admin, options.host, options.admin_port))
-        yield await stack.enter_async_context(listening(front, options.host, options.port)), admin_port
+    handling = {"handler_cancellation": True, "auto_decompress": False}
+    front = listening(server.app(), options.host, options.port, options.front, Refusals("http", counter), **handling)
+    async with admin as admin_port, front as port:
+        yield port, admin_port
 
 
 async def serve(options: Options, announce: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
@@ -46,9 +45,6 @@ UNKNOWN = (
     "services with an invalid spec are in the list of all services"
 )
 
-SEND_SECONDS = 30.0
-"""Who has not taken an answer by then is cut off: what waits for a reader is kept in the operator's memory."""
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -61,7 +57,7 @@ def application(board: Board, token: Token | None = None, hosts: Collection[str]
         if refused is not None:
             return refused
         try:
-            return await _taken(request, await handler(request))
+            return await handler(request)
         except web.HTTPException as error:
             return _text(error.status, error.reason)
 
@@ -83,18 +79,6 @@ def application(board: Board, token: Token | None = None, hosts: Collection[str]
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
-
-
-async def _taken(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send an answer within its time."""
-    try:
-        async with asyncio.timeout(SEND_SECONDS):
-            await response.prepare(request)
-            await response.write_eof()
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-    return response
 
 
 def _refusal(request: web.Request, token: Token | None, hosts: Collection[str]) -> web.Response | None:

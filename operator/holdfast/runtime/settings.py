@@ -166,7 +166,8 @@ class Settings(BaseModel):
             "such as team-a=50%; * for all other namespaces; may be repeated"
         ),
     )
-    http_port: int = Field(8080, ge=0, le=65535, description="port for health and metrics of the operator")
+    http_port: int = Field(8080, ge=0, le=65535, description="port for metrics and decisions of the operator")
+    health_port: int = Field(8081, ge=0, le=65535, description="port for the kubelet's probes: /healthz and /readyz")
     status_port: int = Field(0, ge=0, le=65535, description="port of the status page (default: off)")
     status_token_file: Path | None = Field(
         None, description="file with the token of the status page; read at each request"
@@ -198,11 +199,19 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        taken: dict[int, str] = {}
+        for flag, free in (("http_port", 8080), ("health_port", 8081), ("status_port", 8090)):
+            port = getattr(self, flag)
+            if port in taken:
+                other = taken[port]
+                raise ValueError(f"{_flag(flag)}: {port} is already {other}; choose another port, such as {free}")
+            if port:
+                taken[port] = _flag(flag)
+        return self
+
+    @model_validator(mode="after")
     def _page_is_safe(self) -> Self:
-        if self.status_port and self.status_port == self.http_port:
-            raise ValueError(
-                f"--status-port: {self.status_port} is already --http-port; choose another port, such as 8090"
-            )
         if self.status_token_file is not None and not Token(self.status_token_file).usable:
             least = f"{LEAST_TOKEN_CHARACTERS} characters"
             raise ValueError(f"--status-token-file: must hold at least {least}, such as `openssl rand -hex 24` prints")

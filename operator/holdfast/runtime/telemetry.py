@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp.web
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from holdfast.control.explanation import explained
 from holdfast.control.report import iso
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
+from holdfast.listener import refusals
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.page.board import Board
 from holdfast.runtime.figures import LastChange, Picture, ServiceGauges
 
 _LOG = logging.getLogger(__name__)
+_SAME_TEXT_SECONDS = 1.0
+"""The text of 1,000 services takes megabytes: clients that read slowly share it."""
+_MOST_OWN_BYTES = 256 * 1024
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -56,6 +61,7 @@ class Telemetry:
             ["namespace", "service", "action", "reason"], registry=self.registry,
         )  # fmt: skip
         self._errors = Counter("holdfast_errors", "Number of failures by phase.", ["phase"], registry=self.registry)
+        self.refusals = refusals.counter(self.registry, "holdfast")
 
     def leading(self, value: bool) -> None:
         self._leader.set(value)
@@ -118,8 +124,44 @@ class Telemetry:
         return told
 
 
-def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp.web.Application:
-    """Return the app with /healthz (the loop is not stuck), /readyz, /metrics and /decisions/NAMESPACE/NAME."""
+class MetricsText:
+    """The metrics as text, rendered at most once a second, however many clients ask.
+
+    Names restrict the text to their samples while that makes it small; each client has such a text of its own.
+    """
+
+    def __init__(self, registry: CollectorRegistry, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._monotonic = monotonic
+        self._shared: asyncio.Task[bytes] | None = None
+        self._rendered_at = -math.inf
+        self._restricting = asyncio.Lock()
+
+    async def text(self, names: Sequence[str] = ()) -> bytes:
+        """Return the text; whoever asks while it is rendered waits for the same one."""
+        if names and (own := await self._restricted(names)) is not None:
+            return own
+        if self._shared is None or (self._shared.done() and not self._is_recent()):
+            self._shared = asyncio.create_task(self._render())
+        return await asyncio.shield(self._shared)
+
+    def _is_recent(self) -> bool:
+        return self._monotonic() - self._rendered_at < _SAME_TEXT_SECONDS
+
+    async def _restricted(self, names: Sequence[str]) -> bytes | None:
+        async with self._restricting:
+            found = await asyncio.to_thread(generate_latest, self._registry.restricted_registry(names))
+        return found if len(found) <= _MOST_OWN_BYTES else None
+
+    async def _render(self) -> bytes:
+        """Render on a thread: metrics of thousands of services take longer than the renewal of the Lease may wait."""
+        found = await asyncio.to_thread(generate_latest, self._registry)
+        self._rendered_at = self._monotonic()
+        return found
+
+
+def health_application(alive: Callable[[], bool]) -> aiohttp.web.Application:
+    """Return the app for the kubelet: /healthz (the loop is not stuck) and /readyz."""
 
     async def healthz(_: aiohttp.web.Request) -> aiohttp.web.Response:
         return aiohttp.web.Response(text="ok") if alive() else aiohttp.web.Response(status=503, text="loop is stuck")
@@ -127,11 +169,18 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
     async def readyz(_: aiohttp.web.Request) -> aiohttp.web.Response:
         return aiohttp.web.Response(text="ok")
 
+    application = aiohttp.web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/readyz", readyz)
+    return application
+
+
+def http_application(telemetry: Telemetry) -> aiohttp.web.Application:
+    """Return the app with /metrics and /decisions/NAMESPACE/NAME."""
+    shown = MetricsText(telemetry.registry)
+
     async def metrics(request: aiohttp.web.Request) -> aiohttp.web.Response:
-        names = request.query.getall("name[]", [])
-        asked = telemetry.registry.restricted_registry(names) if names else telemetry.registry
-        # On a thread: metrics of thousands of services take longer than the renewal of the Lease may wait.
-        body = await asyncio.to_thread(prometheus_client.generate_latest, asked)
+        body = await shown.text(request.query.getall("name[]", []))
         return aiohttp.web.Response(body=body, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
 
     async def decision(request: aiohttp.web.Request) -> aiohttp.web.Response:
@@ -145,8 +194,6 @@ def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp
         return aiohttp.web.json_response(found)
 
     application = aiohttp.web.Application()
-    application.router.add_get("/healthz", healthz)
-    application.router.add_get("/readyz", readyz)
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/decisions/{namespace}/{name}", decision)
     return application

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import aiohttp.web
 import kopf
 
 from holdfast import policy
@@ -42,24 +41,20 @@ from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.nodes import Nodes
 from holdfast.observe.prometheus import PrometheusSource
-from holdfast.page import server as page
-from holdfast.page.access import Token
 from holdfast.page.board import Board
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
-from holdfast.runtime import memory
+from holdfast.runtime import memory, ports
 from holdfast.runtime.logs import configure_logging
 from holdfast.runtime.relists import complete_watches
 from holdfast.runtime.settings import Settings, SettingsError
-from holdfast.runtime.telemetry import Telemetry, http_application
+from holdfast.runtime.telemetry import Telemetry
 from holdfast.runtime.toggles import calm_toggles
 
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
 _NAMESPACE_AGAIN_SECONDS = 30.0
 _MOST_LEVELS = 20_000  # API servers accept 10,000 levels of JSON; one unparsable object would end the watch
-_IDLE_SECONDS = 75.0  # idle connections are closed; aiohttp's own default is an hour
-_FAREWELL_SECONDS = 2.0  # for responses in progress at shutdown: a slow client must not delay the next leader
 
 
 def run(settings: Settings) -> int:
@@ -145,8 +140,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
         )
         async with (
             asyncio.TaskGroup() as tasks,
-            _served(http_application(telemetry, control_loop.alive), settings.http_port),
-            _status_page(settings, board),
+            ports.opened(settings, telemetry, control_loop.alive, board),
         ):
             await _limited_namespaces_exist(settings, api)
             tasks.create_task(elector.run())
@@ -301,24 +295,3 @@ async def _metrics_source(settings: Settings) -> AsyncIterator[SplitSource]:
         yield source
     finally:
         await source.close()
-
-
-@asynccontextmanager
-async def _status_page(settings: Settings, board: Board | None) -> AsyncIterator[None]:
-    if board is None:
-        yield
-        return
-    token = Token(settings.status_token_file) if settings.status_token_file else None
-    async with _served(page.application(board, token, settings.status_host), settings.status_port):
-        yield
-
-
-@asynccontextmanager
-async def _served(application: aiohttp.web.Application, port: int) -> AsyncIterator[None]:
-    runner = aiohttp.web.AppRunner(application, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_FAREWELL_SECONDS)
-    await runner.setup()
-    await aiohttp.web.TCPSite(runner, port=port).start()
-    try:
-        yield
-    finally:
-        await runner.cleanup()
