@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import IMAGE_WORDS
+from holdfast.observe.root_cause import root_cause
 
 MOST_WORDS = 600
 """Characters of what is quoted."""
@@ -31,6 +32,45 @@ _ACCESS = Remedy(
 _OFFLINE = Remedy(
     "let pods reach the hub, set HF_ENDPOINT in engine.env to a mirror, or use a pvc:// or oci:// model",
     "let pods reach the hub, or set HF_ENDPOINT to a mirror",
+)
+_DOWN = Remedy(
+    "the engine starts again by itself; if this lasts, set HF_ENDPOINT in engine.env to a mirror, or use a pvc:// or "
+    "oci:// model",
+    "the engine starts again by itself; if this lasts, set HF_ENDPOINT to a mirror",
+)
+_UNTRUSTED = Remedy(
+    "mount the certificate of the authority that signed for the hub or its proxy (template.spec), and set "
+    "SSL_CERT_FILE and REQUESTS_CA_BUNDLE in engine.env to its path",
+    "mount the certificate of the authority that signed for the hub or its proxy, and set SSL_CERT_FILE and "
+    "REQUESTS_CA_BUNDLE to its path",
+)
+_BUCKET_AWAY = Remedy("let pods reach the bucket, or correct the address of its endpoint")
+_BUCKET = Remedy(
+    "give the pods credentials that may read the bucket: from a Secret in engine.env, or by their ServiceAccount",
+    "give the pods credentials that may read the bucket: from a Secret, or by their ServiceAccount",
+)
+_SHORTER = Remedy(
+    "lower model.maxModelLen, or use GPUs with more memory or a higher accelerators[].count",
+    "lower --max-model-len, or use GPUs with more memory or more of them",
+)
+_OCCUPIED = Remedy(
+    "find what else uses the GPU (nvidia-smi on its node; pods that get it without asking for it), or lower "
+    "--gpu-memory-utilization in engine.args",
+    "find what else uses the GPU (nvidia-smi on its node; pods that get it without asking for it), or lower "
+    "--gpu-memory-utilization",
+)
+_SMALLER = Remedy(
+    "lower --gpu-memory-utilization in engine.args or batching.maxNumSeqs, or use GPUs with more memory or a higher "
+    "accelerators[].count",
+    "lower --gpu-memory-utilization or --max-num-seqs, or use GPUs with more memory or more of them",
+)
+_NO_CACHE = Remedy(
+    "raise --gpu-memory-utilization in engine.args, or use GPUs with more memory or a higher accelerators[].count",
+    "raise --gpu-memory-utilization, or use GPUs with more memory or more of them",
+)
+_MORE_MEMORY = Remedy(
+    "request more memory in engine.resources, or use nodes with more memory",
+    "request more memory, or use nodes with more",
 )
 _NUMBERED = Remedy(
     "name one in template.spec.securityContext.runAsUser, or start the operator without --platform-assigns-ids",
@@ -63,25 +103,83 @@ _DESCRIBE = Remedy(
     "see kubectl describe pod -n {namespace} {name}, or change what it names",
 )
 
+# HTTP statuses as requests, httpx, urllib, reqwest, aiohttp and botocore write them.
+_STATUS = (
+    r"\b{0} (Client|Server) Error\b|\b(Client|Server) error '?\(?{0}\b|\bHTTP Error {0}\b|\bstatus(_?code)?[ =:]+{0}\b|"
+    r"^[\w.]*(HTTP|Response|exceptions\.)\w*: {0}\b|\({0}\) when calling"
+)
+# Connections that fail, as libraries call them. Only of those for downloads: engines also talk to their own processes.
+_HUBS = r"\b(requests|urllib3|httpx|httpcore|aiohttp|http\.client|huggingface_hub|modelscope|fsspec)\b[\w.]*\."
+_CLOUDS = r"\b(botocore|aiobotocore|s3fs|google|gcsfs|azure)\b[\w.]*\."
+_BROKEN = r"\w*(Connect|Endpoint|Timeout|Timed|Proxy|Protocol|Network|Transport|Incomplete|Chunked|Payload)\w*"
+
+_Row = tuple[re.Pattern[str], Reason | None, Remedy]
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
+
+
+def _status(numbers: str) -> str:
+    return _STATUS.format(f"({numbers})")
+
+
 # Messages of an engine or the kubelet, their Reason and the remedy; the first match counts.
-_TELLING = (
+_TELLING: tuple[_Row, ...] = (
     (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED, _OFFICIAL),
     (re.compile(r"engine unsupported:"), Reason.ENGINE_UNSUPPORTED, _UNSERVED),
     (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING, _CREATE),
     (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING, _CREATE),
     (re.compile(r"(\[Errno 28\]|No space left on device|Disk quota exceeded)"), Reason.DISK_FULL, _LARGER),
-    (re.compile(r"(LocalEntryNotFoundError|OfflineModeIsEnabled|couldn't connect to 'https?://|"
-                r"Temporary failure in name resolution|Name or service not known|Network is unreachable|"
-                r"Max retries exceeded with url|cannot find the requested files in the local cache)", re.I),
-     Reason.HUB_UNREACHABLE, _OFFLINE),
-    (re.compile(r"(Repo id must|in repo_id:|Invalid repository ID|is not a local folder|RepositoryNotFound|"
-                r"HFValidationError|is not a valid git identifier|does not appear to have a file named config|"
-                r"Cannot find any model weights with)"), Reason.MODEL_NOT_FOUND, _OTHER_MODEL),
-    (re.compile(r"(gated repo|Access to model .* is restricted|40[13] Client Error|Invalid user token|"
-                r"Invalid credentials in Authorization)", re.I), Reason.MODEL_FORBIDDEN, _ACCESS),
     (re.compile(r"container has runAsNonRoot and image (will run as root|has non-numeric user)"),
      Reason.ENGINE_FAILING, _NUMBERED),
 )  # fmt: skip
+# Messages of engines only. Without a Reason the next start may succeed, so one crash says nothing.
+_MEMORY: tuple[_Row, ...] = (
+    (_any(r"max[_ ](seq|model)[_ ]len\b.*\bKV cache", r"\bKV cache\b.*\bmax[_ ](seq|model)[_ ]len\b",
+          r"auto-fit max_model_len"), None, _SHORTER),
+    (_any(r"No available memory for the cache blocks"), None, _NO_CACHE),
+    (_any(r"Free memory on device.*less than", r"Error in memory profiling",
+          r"\bdevices?(\(s\))? (is/are|is|are) busy"),
+     None, _OCCUPIED),
+    (_any(r"\b(CUDA|HIP|XPU|GPU|NPU|HPU|Neuron|TPU)\b.{0,40}out of memory", r"\bOutOfMemoryError\b",
+          r"not enough GPU memory", r"RESOURCE_EXHAUSTED", r"ALLOC_FAILED"), None, _SMALLER),
+    (_any(r"DefaultCPUAllocator", r"\[Errno 12\]", r"\bMemoryError\b", r"core proc\(s\): \{.*: -9\b"),
+     None, _MORE_MEMORY),
+)  # fmt: skip
+_WEIGHTS: tuple[_Row, ...] = (
+    (_any(r"CERTIFICATE_VERIFY_FAILED", r"certificate verify failed", r"\bSSL\w*Error\b", r"\[SSL[:\]]", r"\bx509:",
+          r"self[- ]signed certificate", r"invalid peer certificate", r"certificate has expired"),
+     Reason.HUB_UNREACHABLE, _UNTRUSTED),
+    (_any(r"\w*Credentials?\w*(Error|Unavailable)\b", r"Unable to locate credentials", r"\bAccess ?Denied",
+          r"ClientAuthenticationError", r"\b(Invalid|Expired|Unrecognized)(AccessKey|Token|Client)\w*",
+          r"SignatureDoesNotMatch", r"\bAuthorization(Failure|Permission\w*)\b", r"UnauthorizedSSO",
+          r"\((Forbidden|Unauthorized|40[13])\) when calling", r"does not have storage\.",
+          _CLOUDS + r"(Forbidden|Unauth)"), Reason.MODEL_FORBIDDEN, _BUCKET),
+    (_any(_status("403")), Reason.MODEL_FORBIDDEN, _ACCESS),
+    (_any(_status(r"5\d\d|408|429"), r"Service (Temporarily )?Unavailable", r"Too Many Requests", r"Bad Gateway",
+          r"\((SlowDown|ServiceUnavailable|InternalError|Throttl\w*|RequestTimeout)\) when calling"),
+     Reason.HUB_UNREACHABLE, _DOWN),
+    (_any(r"connect to the endpoint URL", r"on endpoint URL", _CLOUDS + _BROKEN), Reason.HUB_UNREACHABLE, _BUCKET_AWAY),
+    (_any(r"LocalEntryNotFoundError", r"OfflineModeIsEnabled", r"couldn't connect to 'https?://",
+          r"Max retries exceeded with url", r"cannot find the requested files in the local cache",
+          r"Temporary failure in name resolution", r"Name or service not known", r"\bgaierror\b",
+          r"NameResolutionError", r"No address associated with hostname", r"Could not (resolve host|contact DNS)",
+          r"\bdns error", r"Network is unreachable", r"No route to host", r"Failed to establish a new connection",
+          r"Cannot connect to (host|proxy)", r"All connection attempts failed", r"Tunnel connection failed",
+          r"Remote end closed connection", r"peer closed connection", r"Connection broken", r"\burlopen error",
+          r"error sending request for url", r"\b(Read|Write|Connect|Connection|Pool|Server|Socket)Timeout(Error)?\b",
+          r"\b(read|connect|connection|handshake|request)( operation)? timed out", r"HTTPS?ConnectionPool",
+          _HUBS + _BROKEN), Reason.HUB_UNREACHABLE, _OFFLINE),
+    (re.compile(r"(Repo id must|in repo_id:|Invalid repository ID|is not a local folder|RepositoryNotFound|"
+                r"RevisionNotFound|HFValidationError|is not a valid git identifier|NoSuchBucket|NoSuchKey|"
+                r"does not appear to have a file named config|Cannot find any model weights with)"),
+     Reason.MODEL_NOT_FOUND, _OTHER_MODEL),
+    (_any(r"gated repo", r"Access to model .* is restricted", r"Invalid user token",
+          r"Invalid credentials in Authorization", _status("401")), Reason.MODEL_FORBIDDEN, _ACCESS),
+    (_any(_status("404|410")), Reason.MODEL_NOT_FOUND, _OTHER_MODEL),
+)  # fmt: skip
+_ALL = (*_TELLING, *_MEMORY, *_WEIGHTS)
 
 
 def explained(reason: str, words: str, meta: Mapping[str, Any], target: str = "") -> tuple[str, str]:
@@ -89,26 +187,47 @@ def explained(reason: str, words: str, meta: Mapping[str, Any], target: str = ""
 
     `target` names somebody else's Deployment that made the pod; empty if Holdfast's did.
     """
-    if (found := told(words, target)) is not None:
-        return found
+    if (found := _found(words, _TELLING if reason in IMAGE_WORDS else _ALL)) is not None:
+        known, excerpt, remedy = found
+        return known.value if known else reason, _with_remedy(excerpt, remedy, target)
     remedy = _PULL if reason in IMAGE_WORDS else _LOG if reason == "CrashLoopBackOff" else _DESCRIBE
     place = {"namespace": meta.get("namespace", "default"), "name": meta["name"]}
-    return reason, "; ".join(filter(None, (end_of(words), remedy.of(target).format(**place))))
+    return reason, "; ".join(filter(None, (_cause(words), remedy.of(target).format(**place))))
 
 
 def told(words: str, target: str = "") -> tuple[str, str] | None:
-    """Return the Reason of a message, and the message from the last matching line on with its remedy; None if none is.
+    """Return the Reason of a message and its telling part with the remedy; None where the next start may succeed."""
+    found = _found(words, _ALL)
+    if found is None or found[0] is None:
+        return None
+    return found[0].value, _with_remedy(*found[1:], target)
+
+
+def _found(words: str, rows: tuple[_Row, ...]) -> tuple[Reason | None, str, Remedy] | None:
+    """The first row that matches the root cause or other words, and the words from the last matching line on.
 
     vLLM's message for a folder without a model is longer than a condition can hold, and names the folder first.
     """
-    for pattern, reason, remedy in _TELLING:
-        for found in reversed(list(pattern.finditer(words))):
-            excerpt = words[words.rfind("\n", 0, found.start()) + 1 :].lstrip()
-            to_do = remedy.of(target)
-            most = MOST_WORDS - len(to_do) - 2
-            excerpt = excerpt if len(excerpt) <= most else f"{excerpt[: most - 1]}…"
-            return reason.value, f"{excerpt}; {to_do}"
+    cause = root_cause(words)
+    texts = ["\n".join(cause.exceptions), words] if cause else [words]
+    is_log = cause is not None or "\n" in words
+    for pattern, reason, remedy in rows:
+        for text in texts if reason or is_log else ():
+            for found in reversed(list(pattern.finditer(text))):
+                return reason, text[text.rfind("\n", 0, found.start()) + 1 :].lstrip(), remedy
     return None
+
+
+def _with_remedy(excerpt: str, remedy: Remedy, target: str) -> str:
+    to_do = remedy.of(target)
+    most = MOST_WORDS - len(to_do) - 2
+    return f"{excerpt if len(excerpt) <= most else f'{excerpt[: most - 1]}…'}; {to_do}"
+
+
+def _cause(words: str) -> str:
+    """The root cause in a log that ends with another exception, else its end."""
+    cause = root_cause(words)
+    return end_of(words) if cause is None or cause.is_last else cause.exceptions[-1][:MOST_WORDS]
 
 
 def end_of(words: str) -> str:
