@@ -577,6 +577,49 @@ _ENGINE = (
     Refusal(
         "a server per engine", {"engine": {"args": ["--data-parallel-hyb"]}}, "engine.args", "a replica is one pod"
     ),
+    # D11: llm-d/llm-d-autoscaling#250, vllm-project/vllm#22454
+    Refusal(
+        "a half that prefills",
+        {"engine": {"args": ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}']}},
+        "spec.engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "a half that decodes",
+        {"engine": {"args": ['--kv_transfer_config={"kv_role": "kv_consumer"}']}},
+        "engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "a half by one key",
+        {"engine": {"args": ["--kv-transfer-config.kv_role=kv_producer"]}},
+        "engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "a half by one key in two words",
+        {"engine": {"args": ["--kv-tr.kv_role", "kv_consumer"]}},
+        "engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "a half in a list of connectors",
+        {"engine": {"args": ['--kv-transfer-config={"kv_role":"kv_both","x":[{"kv_role":"kv_producer"}]}']}},
+        "engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "an encoder without a decoder",
+        {"engine": {"args": ['--ec-transfer-config={"ec_role":"ec_producer"}']}},
+        "engine.args",
+        "one half of an engine",
+    ),
+    Refusal(
+        "a half on one accelerator",
+        _accelerators({**H100, "args": ["--kv-transfer-config.kv_role=kv_consumer"]}),
+        "spec.accelerators[0].args",
+        "one half of an engine",
+    ),
     Refusal("gRPC", {"engine": {"args": ["--grpc"]}}, "spec.engine.args", "engines serve HTTP"),
     # C07: kserve/kserve#4025, ROCm/rocm-cli#150
     Refusal("a pooling engine", {"engine": {"args": ["--runner=pooling"]}}, "spec.engine.args", "embeddings, scores"),
@@ -866,6 +909,10 @@ ACCEPTED = (
     Accepted("a plugin revision as a number", {"engine": {"pluginRevision": 2}}),
     Accepted("a plugin revision as a word", {"engine": {"pluginRevision": "2026-03 again"}}),
     Accepted("as many tokens as sequences", {"batching": {"maxNumSeqs": 8, "maxNumBatchedTokens": 8}}),
+    Accepted(
+        "a whole engine that moves its cache",
+        {"engine": {"args": ["--kv-transfer-config", '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}']}},
+    ),
     Accepted("a runner that generates", {"engine": {"args": ["--runner=generate", "--convert", "none"]}}),
     Accepted("a name like that of embeddings", {"model": {"uri": "team/embedded-chat"}}),
     Accepted("a folder like that of embeddings", {"model": {"uri": "/models/bge-m3"}}),

@@ -115,6 +115,16 @@ REFUSED = {
         deployment(containers=[CONTAINER, {**CONTAINER, "name": "second"}])
     ),
     "divides an engine among several pods (--nnodes)": TargetState(with_container(args=["--nnodes=2"])),
+    # D11: llm-d/llm-d-autoscaling#250
+    "is one half of an engine (kv_producer)": TargetState(
+        with_container(args=["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'])
+    ),
+    "is one half of an engine (kv_consumer)": TargetState(
+        with_container(args=["--kv-transfer-config.kv_role=kv_consumer"])
+    ),
+    "is one half of an engine (ec_producer)": TargetState(
+        with_container(args=["--ec-transfer-config=$(EC)"], env=[{"name": "EC", "value": '{"ec_role": "ec_producer"}'}])
+    ),
     "generates no text (pooling)": TargetState(with_container(args=["--runner", "pooling"])),
     "runs vLLM with --disable-log-stats": TargetState(with_container(args=["--disable_log_stats"])),
 }
@@ -126,6 +136,10 @@ def test_what_cannot_be_sized_is_refused_in_one_sentence(words: str, state: Targ
     assert words in told
     assert "\n" not in told
     assert ". " not in told
+
+
+def test_a_whole_engine_that_moves_its_cache_is_taken() -> None:
+    taken(TargetState(with_container(args=["m", "--kv-transfer-config", '{"kv_role":"kv_both"}'])))
 
 
 def test_a_deployment_with_labels_of_ours_and_no_owner_is_ours_too() -> None:

@@ -172,6 +172,13 @@ def test_the_emulator_refuses_such_a_variable_as_vllm_would(image: Image) -> Non
     assert (status, seen) == (65, [])
 
 
+@pytest.mark.parametrize("role", ["kv_producer", "kv_consumer", "kv_both"])
+def test_half_of_an_engine_that_a_variable_made_of_it_ends(role: str, image: Image) -> None:
+    status, _, errors = image.vllm(NEWEST).run("serve", "m", f'--kv-transfer-config={{"kv_role":"{role}"}}')
+    assert status == (0 if role == "kv_both" else 65)
+    assert (f"engine unsupported: with {role}" in errors) == (role != "kv_both")
+
+
 @pytest.mark.parametrize("value", ["0", ""])
 def test_a_variable_that_is_off_changes_nothing(value: str, image: Image) -> None:
     image.environment["VLLM_USE_RUST_FRONTEND"] = value

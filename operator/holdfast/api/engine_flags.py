@@ -59,6 +59,8 @@ SEVERAL_PODS = (
     "-dpm",
 )
 """Flags of vLLM that make an engine one part of several, each with a server or a node of its own."""
+HALVES = ("kv_producer", "kv_consumer", "ec_producer", "ec_consumer")
+"""Roles in --kv-transfer-config and --ec-transfer-config that leave a part of each request to another engine."""
 _KINDS_OF_MODEL = ("--runner", "--convert", "--task")
 NO_TEXT = ("pooling", "draft", "embed", "embedding", "classify", "score", "reward", "transcription")
 """Their values with which vLLM generates no text. Older releases have --task."""
@@ -69,6 +71,11 @@ GENERATES = "--runner=generate"
 def flag_name(argument: str) -> str:
     """The flag of one argument: `--max_num_seqs=8` is `--max-num-seqs`; vLLM takes both spellings."""
     return argument.split("=")[0].replace("_", "-")
+
+
+def half_of(arguments: Iterable[str]) -> str | None:
+    """The role that makes an engine one half of a pair, however the arguments spell it; None for a whole engine."""
+    return next((role for argument in arguments for role in HALVES if role in argument), None)
 
 
 def _owned(owned: dict[str, str]) -> Rule:
@@ -98,6 +105,12 @@ def _cel_is(words: Iterable[str]) -> str:
 _ONE_POD = _none_of(
     SEVERAL_PODS,
     f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(SEVERAL_PODS)}",
+)
+_WHOLE_ENGINE = Rule(
+    f"!self.exists(a, {list(HALVES)}.exists(w, a.contains(w)))",
+    "args must not make an engine one half of an engine, because neither half sees ttft and tpot of a request:"
+    f" remove {', '.join(HALVES)} (kv_both is a whole engine)",
+    lambda arguments: half_of(arguments) is None,
 )
 _GENERATE_TEXT = Rule(
     f"!self.exists(a, [{_CEL_NAME}].exists(n, {_cel_is(_KINDS_OF_MODEL)}))"
@@ -135,5 +148,7 @@ def _value_in(argument: str, flag: str) -> str:
 
 
 _Arguments = Annotated[tuple[Annotated[str, StringConstraints(max_length=1024)], ...], Field(max_length=64)]
-EngineArguments = Annotated[_Arguments, Checked(_owned(OWNED_FLAGS | MODEL_FLAGS), _ONE_POD, _GENERATE_TEXT)]
-AcceleratorArguments = Annotated[_Arguments, Checked(_owned(OWNED_FLAGS), _ONE_POD, _GENERATE_TEXT)]
+EngineArguments = Annotated[
+    _Arguments, Checked(_owned(OWNED_FLAGS | MODEL_FLAGS), _ONE_POD, _WHOLE_ENGINE, _GENERATE_TEXT)
+]
+AcceleratorArguments = Annotated[_Arguments, Checked(_owned(OWNED_FLAGS), _ONE_POD, _WHOLE_ENGINE, _GENERATE_TEXT)]

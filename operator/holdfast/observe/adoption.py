@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.api.engine_flags import NO_TEXT, SEVERAL_PODS, flag_name
+from holdfast.api.engine_flags import NO_TEXT, SEVERAL_PODS, flag_name, half_of
 from holdfast.api.llmservice import Accelerator, Batching, Engine, LLMService, LLMServiceSpec, Model
 from holdfast.api.parallelism import Parallelism
 from holdfast.api.reasons import Reason
@@ -160,6 +160,12 @@ def _unsuitable(name: str, found: Sequence[VllmContainer], template: Object) -> 
     if divided:
         return (
             f"Deployment {name} divides an engine among several pods ({divided}), but a replica is one pod; remove it"
+        )
+    role = half_of(found[0].arguments)
+    if role:
+        return (
+            f"Deployment {name} is one half of an engine ({role}), and neither half sees a request's ttft and tpot; "
+            "adopt a Deployment of whole engines"
         )
     kind = found[0].value("--runner", "--task", "--convert") or ""
     if kind in NO_TEXT:

@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     refuse_environment()
+    refuse_half(arguments)
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
@@ -93,6 +94,13 @@ def refuse_environment() -> None:
             "the environment and set accelerators[].parallelism.data",
             UNSUPPORTED_ENGINE,
         )
+
+
+def refuse_half(arguments: Sequence[str]) -> None:
+    """End the process where its arguments, with all variables filled in, leave a part of each request to another."""
+    role = re.search("(kv|ec)_(producer|consumer)", " ".join(arguments))
+    if role:
+        refuse(f"engine unsupported: with {role[0]} it is one half of an engine; remove that", UNSUPPORTED_ENGINE)
 
 
 def make_home(path: str) -> None:
