@@ -125,6 +125,24 @@ REFUSED = {
     "is one half of an engine (ec_producer)": TargetState(
         with_container(args=["--ec-transfer-config=$(EC)"], env=[{"name": "EC", "value": '{"ec_role": "ec_producer"}'}])
     ),
+    # D12: kubernetes-sigs/lws#184, ray-project/kuberay#4099
+    "it shares 16 GPUs and a pod has 8": TargetState(
+        with_container(
+            command=["sh", "-c", "ray start --head; vllm serve a/b -tp 8 --pipeline-parallel-size=2"],
+            args=[],
+            resources={"limits": {"nvidia.com/gpu": "8"}},
+        )
+    ),
+    "it shares 2 GPUs and a pod has 1": TargetState(
+        with_container(args=["a/b", "-dp", "2"], resources={"limits": {"nvidia.com/gpu": "1"}})
+    ),
+    "container server of Deployment my-vllm starts several engines": TargetState(
+        with_container(command=["sh", "-c", "vllm serve a/b & vllm serve c/d"], args=[])
+    ),
+    "generates no text (BAAI/bge-m3)": TargetState(with_container(args=["BAAI/bge-m3"])),
+    "generates no text (openai/whisper-large-v3)": TargetState(
+        with_container(args=["--port", "80", "openai/whisper-large-v3", "--runner", "auto"])
+    ),
     "generates no text (pooling)": TargetState(with_container(args=["--runner", "pooling"])),
     "runs vLLM with --disable-log-stats": TargetState(with_container(args=["--disable_log_stats"])),
 }
@@ -136,6 +154,11 @@ def test_what_cannot_be_sized_is_refused_in_one_sentence(words: str, state: Targ
     assert words in told
     assert "\n" not in told
     assert ". " not in told
+
+
+@pytest.mark.parametrize("generates", [["--runner=generate"], ["--task", "generate"]])
+def test_a_model_of_such_a_name_is_taken_where_its_arguments_say_that_it_generates(generates: list[str]) -> None:
+    taken(TargetState(with_container(args=["team/embedding-chat", *generates])))
 
 
 def test_a_whole_engine_that_moves_its_cache_is_taken() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.observe.vllm_container import VllmContainer, vllm_containers
 
@@ -54,6 +56,37 @@ STARTS: dict[str, dict[str, Any]] = {
         "command": ["sh", "-c", 'vllm serve "${MODEL}" --max-model-len $LEN'],
         "env": [{"name": "MODEL", "value": MODEL}, {"name": "LEN", "value": "8000"}],
     },
+}
+
+
+# D13: commands of benchmarks, nix files and start scripts.
+STARTS |= {
+    f"D13 {title}": {"image": "x", **container}
+    for title, container in {
+        "the module of the command": {
+            "command": ["python3", "-m", "vllm.entrypoints.cli.main", "serve", MODEL, "--max-model-len=8k"]
+        },
+        "flags before the model": {"command": ["vllm", "serve", "--port", "8000", "--max-model-len=8k", MODEL]},
+        "a switch before it": {"command": ["vllm", "serve", "--enable-prefix-caching", MODEL, "--max-model-len=8k"]},
+        "a process that reaps": {"command": ["tini", "--", "bash", "-c", f"vllm serve {MODEL} --max-model-len 8000"]},
+        **{
+            text: {"command": ["bash", "-lc", f"{text} --max-model-len ${{LEN:-8000}}"]}
+            for text in (
+                f'exec vllm serve "${{MODEL_ID:-{MODEL}}}"',
+                f"vllm serve ${{MODEL_ID-{MODEL}}}",
+                f"vllm serve ${{A:-${{B:-{MODEL}}}}}",
+                f"vllm serve \"${{A:='{MODEL}'}}\"",
+                f': "${{MODEL:={MODEL}}}"\nvllm serve "$MODEL"',
+                f"export MODEL={MODEL}\nvllm serve $MODEL",
+                f"export MODEL='{MODEL}' && vllm serve ${{MODEL}}",
+                f"MODEL={MODEL}; vllm serve $MODEL",
+                "ORG=Qwen NAME=Qwen3-8B\nMODEL=$ORG/$NAME\nCUDA_VISIBLE_DEVICES=0 vllm serve $MODEL",
+                f"FLAGS='{MODEL} --dtype auto'\nvllm serve $FLAGS",
+                f"MODEL=a/b; MODEL={MODEL}; vllm serve $MODEL",
+                f"python -m vllm.entrypoints.openai.api_server --host $(hostname -i) --model {MODEL}",
+            )
+        },
+    }.items()
 }
 
 
@@ -118,6 +151,66 @@ def test_the_name_that_clients_use_stands_in_for_a_model_from_elsewhere() -> Non
         only({"image": IMAGE, "args": ["--config", "/c.yaml", "--served-model-name", "qwen3-8b"]}).model == "qwen3-8b"
     )
     assert only({"image": IMAGE}).model is None
+
+
+UNREADABLE = (
+    "vllm serve $MODEL",
+    'vllm serve "${MODEL}" --port 80',
+    "vllm serve $(cat /model) --port 80",
+    "vllm serve `cat /model`",
+    "vllm serve ${MODEL%/}",
+    "vllm serve ${MODEL:?set it}",
+    'vllm serve "$@"',
+    'vllm serve "${ARGS[@]}"',
+    "vllm serve --model=$MODEL",
+    "vllm serve --served-model-name $NAME",
+    "if [ -n $X ]; then MODEL=a/b; else MODEL=c/d; fi\nvllm serve $MODEL",
+    "[ -n $X ] && MODEL=a/b\nvllm serve $MODEL",
+    "for MODEL in a/b c/d; do vllm serve $MODEL; done",
+    "vllm serve ${A:-${B}}",
+    "vllm serve ${A:-$A}",
+    "vllm serve ${FROM:-Qwen/Qwen3-8B}",
+    "vllm serve --port 8000",
+    "vllm serve --kv-transfer-config $KV",
+)
+
+
+@pytest.mark.parametrize("script", UNREADABLE)
+def test_a_model_that_only_the_running_script_knows_is_unknown_and_never_a_piece_of_shell(script: str) -> None:
+    elsewhere = {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}
+    assert only({"command": ["sh", "-c", script], "env": [elsewhere]}).model is None
+
+
+def test_a_default_is_unknown_where_a_config_map_may_set_the_variable() -> None:
+    container = {"command": ["sh", "-c", f"vllm serve ${{M:-{MODEL}}}"], "envFrom": [{"configMapRef": {"name": "a"}}]}
+    assert only(container).model is None
+    assert only({**container, "envFrom": [{"secretRef": {"name": "token"}}]}).model == MODEL
+
+
+@given(st.text(alphabet="$`{}()[]:-=?+%#&;|\\\"' \nAMODELvlmserv/", max_size=60))
+def test_no_script_is_an_error_and_no_model_a_piece_of_shell(text: str) -> None:
+    for script in (text, f"vllm serve {text}", f"M={text}\nvllm serve $M"):
+        for found in containers({"command": ["sh", "-c", script]}):
+            assert found.model is None or not {"$", "`"} & set(found.model)
+
+
+ENGINES = {
+    "vllm serve a & vllm serve b": 2,
+    "vllm serve a --port 1 & vllm serve b --port 2 & wait": 2,
+    "nohup vllm serve a > /log 2>&1 &\nexec python3 -m vllm.entrypoints.openai.api_server --model b": 2,
+    "for i in 0 1; do CUDA_VISIBLE_DEVICES=$i vllm serve a --port 800$i & done; wait": 2,
+    "vllm serve a & wait": 1,
+    "vllm serve a & python3 exporter.py": 1,
+    "vllm serve a || vllm serve a --enforce-eager": 1,
+    "if [ $X ]; then vllm serve a; else vllm serve b; fi": 1,
+    "while true; do vllm serve a; done": 1,
+    "vllm bench serve & vllm serve a": 1,
+}
+
+
+@pytest.mark.parametrize(("script", "engines"), ENGINES.items())
+def test_engines_that_run_next_to_each_other_are_counted(script: str, engines: int) -> None:
+    assert only({"command": ["bash", "-c", script]}).engines == engines
 
 
 def test_an_unfinished_quotation_in_a_script_is_no_error() -> None:

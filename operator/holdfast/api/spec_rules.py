@@ -153,12 +153,19 @@ _NO_TEXT = re.compile(
     "parakeet)([-_.][^/:]*)?)"
 )
 """Names on the Hugging Face Hub of models that embed, rank, classify or transcribe."""
+
+
+def is_named_for_text(uri: str) -> bool:
+    """Whether nothing in the name of a model says that it makes something else than text."""
+    return _NO_TEXT.fullmatch(uri) is None
+
+
 GENERATES_TEXT = Rule(
     f"!self.model.uri.matches('^{_NO_TEXT.pattern}$') "
     f" || has(self.engine) && has(self.engine.args) && self.engine.args.exists(a, a == '{GENERATES}')",
     "model.uri names a model for embeddings, ranking, classification or speech, and ttft and tpot say nothing of those:"
     f" serve it without Holdfast, or add {GENERATES} to engine.args if it generates text",
-    lambda spec: _NO_TEXT.fullmatch(spec.model.uri) is None or GENERATES in spec.engine.args,
+    lambda spec: is_named_for_text(spec.model.uri) or GENERATES in spec.engine.args,
     ".model.uri",
 )
 

@@ -6,6 +6,7 @@ the Deployment, the accelerator from the nodes of its pods.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from holdfast.api.engine_flags import NO_TEXT, SEVERAL_PODS, flag_name, half_of
 from holdfast.api.llmservice import Accelerator, Batching, Engine, LLMService, LLMServiceSpec, Model
 from holdfast.api.parallelism import Parallelism
 from holdfast.api.reasons import Reason
+from holdfast.api.spec_rules import is_named_for_text
 from holdfast.domain.cluster import Adoption, NodeOffer, Replica
 from holdfast.enginemodel.catalog import IDENTIFYING_LABELS, PRODUCT_LABELS
 from holdfast.observe import mapping
@@ -154,26 +156,47 @@ def _unsuitable(name: str, found: Sequence[VllmContainer], template: Object) -> 
         return (
             f"containers {names} of Deployment {name} all run vLLM, but a replica is one engine; leave one in each pod"
         )
+    return _one_engine(name, found[0]) or _measurable(name, found[0])
+
+
+def _one_engine(name: str, engine: VllmContainer) -> str:
+    """Why a pod is not one whole engine; empty where it is."""
+    if engine.engines > 1:
+        return f"container {engine.name} of Deployment {name} starts several engines, but a replica is one; leave one"
     # As written out: `--data-parallel-size` begins another flag, and is none.
-    flags = [flag_name(argument) for argument in found[0].arguments if argument.startswith("-")]
-    divided = next((flag for flag in SEVERAL_PODS if flag in flags), "")
+    divided = next((flag for flag in SEVERAL_PODS if flag in _flags(engine)), "")
     if divided:
         return (
             f"Deployment {name} divides an engine among several pods ({divided}), but a replica is one pod; remove it"
         )
-    role = half_of(found[0].arguments)
+    wanted = math.prod(engine.sharing)
+    if engine.gpus and wanted > engine.gpus and wanted % engine.gpus == 0:
+        return (
+            f"Deployment {name} divides an engine among several pods: it shares {wanted} GPUs and a pod has "
+            f"{engine.gpus}, but a replica is one pod; lower the parallelism or give it all GPUs"
+        )
+    role = half_of(engine.arguments)
     if role:
         return (
             f"Deployment {name} is one half of an engine ({role}), and neither half sees a request's ttft and tpot; "
             "adopt a Deployment of whole engines"
         )
-    kind = found[0].value("--runner", "--task", "--convert") or ""
-    if kind in NO_TEXT:
-        told = f"Deployment {name} serves a model that generates no text ({kind}), so ttft and tpot say nothing of it"
-        return f"{told}; delete this LLMService"
-    if _BLINDING in flags:
+    return ""
+
+
+def _measurable(name: str, engine: VllmContainer) -> str:
+    """Why no metric says whether the objectives hold; empty where some do."""
+    kind = engine.value("--runner", "--task", "--convert") or ""
+    if kind in NO_TEXT or not (kind == "generate" or is_named_for_text(engine.model or "")):
+        told = f"Deployment {name} serves a model that generates no text ({kind if kind in NO_TEXT else engine.model})"
+        return f"{told}, so ttft and tpot say nothing of it; delete this LLMService"
+    if _BLINDING in _flags(engine):
         return f"Deployment {name} runs vLLM with {_BLINDING}, so it has no metrics to size it by; remove that argument"
     return ""
+
+
+def _flags(engine: VllmContainer) -> list[str]:
+    return [flag_name(argument) for argument in engine.arguments if argument.startswith("-")]
 
 
 def _refused(part: ServiceParts, message: str) -> Invalid:
