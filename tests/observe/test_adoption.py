@@ -208,6 +208,20 @@ def test_a_shared_gpu_is_not_taken_for_a_whole_one() -> None:
     assert option_prior(found.spec.model_uri, found.spec.accelerators[0], None).unknown_accelerator
 
 
+@pytest.mark.parametrize(
+    ("amounts", "annotations"),
+    [({"nvidia.com/gpumem": "24000"}, {}), ({"nvidia.com/gpucores": 30}, {}), ({}, {"gpu-fraction": "0.5"})],
+)
+def test_a_share_that_is_asked_for_next_to_the_gpu_is_not_taken_for_a_whole_one(
+    amounts: dict[str, Any], annotations: dict[str, str]
+) -> None:
+    body = with_container(resources={"limits": {"nvidia.com/gpu": "2", **amounts}})
+    body["spec"]["template"]["metadata"]["annotations"] = annotations
+    (option,) = taken(TargetState(body, (pod(0),))).spec.accelerators
+    assert (option.resource, option.gpus_per_replica) == ("nvidia.com/gpu", 2)
+    assert option_prior("Qwen/Qwen3-8B", option, None).unknown_accelerator
+
+
 def test_a_deletion_cost_of_somebody_else_is_left_to_them() -> None:
     theirs = pod(0, annotations={DELETION_COST: "7"})
     part = taken(TargetState(deployment(), (theirs, pod(1))))

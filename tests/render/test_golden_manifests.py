@@ -235,6 +235,11 @@ def test_the_mounted_files_are_named_by_their_content() -> None:
     assert len(names) == 2
 
 
+def test_a_service_called_vllm_sets_no_variable_of_vllm_in_the_engines() -> None:
+    """D22: for a Service of that name Kubernetes would set VLLM_PORT, which vLLM takes for its own."""
+    assert chat_h100(service())["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_the_package_brings_the_files_that_pods_mount() -> None:
     files = load_pod_files()
     container = engine(chat_h100(service()))

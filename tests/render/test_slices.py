@@ -38,6 +38,67 @@ SHARING = [
 ]
 
 
+GPU_SHARES = [
+    # D10: Project-HAMi/HAMi#1947, #722, vllm-project/vllm#40937, and the like of other device plugins
+    {"nvidia.com/gpumem": "24000", "nvidia.com/gpucores": "30"},
+    {"nvidia.com/gpumem-percentage": 50},
+    {"nvidia.com/gpumem-percentage": "100", "nvidia.com/gpucores": "30"},
+    {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "30"},
+    {"volcano.sh/vgpu-memory": "8000"},
+    {"koordinator.sh/gpu-memory-ratio": "50"},
+    {"aliyun.com/gpu-core.percentage": "50"},
+    {"hygon.com/dcumem": "2000"},
+    {"mthreads.com/sgpu-core": "8"},
+    {"gpu.intel.com/millicores": "500"},
+]
+NO_SHARES = [
+    {"rdma/hca_shared_devices_a": "1", "memory": "64Gi", "cpu": "8", "hugepages-2Mi": "1Gi"},
+    {"nvidia.com/gpumem-percentage": "100", "nvidia.com/gpucores": "100"},
+    {"nvidia.com/gpumem": "0", "vpc.amazonaws.com/efa": "4"},
+]
+
+
+def overlay(amounts: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "vllm", "resources": {"limits": amounts}}]}}
+
+
+def ways_to_ask(amounts: dict[str, Any]) -> list[LLMService]:
+    """The engine's resources, the template of the service, and that of the accelerator."""
+    model = {"uri": "Qwen/Qwen3-1.7B"}
+    return [
+        service({"model": model, "accelerators": [WHOLE], "engine": {"resources": {"limits": amounts}}}),
+        service({"model": model, "accelerators": [WHOLE], "template": overlay(amounts)}),
+        service({"model": model, "accelerators": [{**WHOLE, "template": overlay(amounts)}]}),
+    ]
+
+
+@pytest.mark.parametrize("amounts", GPU_SHARES)
+def test_a_share_that_is_asked_for_next_to_the_gpu_is_no_whole_gpu(amounts: dict[str, Any]) -> None:
+    for of in ways_to_ask(amounts):
+        found = declared_prior(of, of.spec.accelerators[0])
+        assert found.unknown_accelerator
+        assert found.confidence < prior(WHOLE).confidence
+
+
+@pytest.mark.parametrize("amounts", NO_SHARES)
+def test_other_resources_and_the_whole_of_a_gpu_leave_it_known(amounts: dict[str, Any]) -> None:
+    for of in ways_to_ask(amounts):
+        assert declared_prior(of, of.spec.accelerators[0]) == prior(WHOLE)
+
+
+@pytest.mark.parametrize("annotations", [{"gpu-fraction": "0.5"}, {"gpu-memory": "20000"}, {"run.ai/gpu-memory": "9"}])
+def test_an_annotation_that_asks_for_a_share_counts_too(annotations: dict[str, str]) -> None:
+    spec = {"accelerators": [WHOLE], "template": {"metadata": {"annotations": annotations}}}
+    of = service({"model": {"uri": "Qwen/Qwen3-1.7B"}, **spec})
+    assert declared_prior(of, of.spec.accelerators[0]).unknown_accelerator
+
+
+def test_what_the_user_says_of_the_share_counts_before_all() -> None:
+    hardware = {"memoryGiB": 24, "bandwidthGBs": 1000, "teraflops": 300}
+    asked = {**WHOLE, "template": overlay(GPU_SHARES[0]), "hardware": hardware}
+    assert not prior(asked).unknown_accelerator
+
+
 def on(accelerator: dict[str, Any]) -> tuple[LLMService, Accelerator]:
     of = service({"model": {"uri": "Qwen/Qwen3-1.7B"}, "accelerators": [accelerator]})
     return of, of.spec.accelerators[0]

@@ -62,7 +62,7 @@ class AcceleratorOption:
     `data` engines share the GPUs; what remains computes each layer together (tensor parallel). `hardware` is what the
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
     are what the arguments of its engines say; None is vLLM's default, or what the service says. `facts` are what its
-    engines report; nothing in a spec.
+    engines report; nothing in a spec. `is_shared`: whether its pods ask for a share of each GPU.
     """
 
     name: str
@@ -82,6 +82,7 @@ class AcceleratorOption:
     facts: EngineFacts = EngineFacts()
     pipeline: int = 1
     data: int = 1
+    is_shared: bool = False
 
     @property
     def cost_per_replica_hour(self) -> float | None:

@@ -165,7 +165,7 @@ def option_prior(
         max(1, option.gpus_per_replica // (option.pipeline * option.data)),
         option.quantization or quantization,
         next(share for share in shares if share is not None),
-        resource=option.resource,
+        resource="shared" if option.is_shared else option.resource,
         hardware=_declared(option.hardware),
         kv_cache_dtype=option.kv_cache_dtype,
         pipeline=option.pipeline,

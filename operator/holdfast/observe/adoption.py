@@ -211,7 +211,7 @@ def _completed(service: LLMService, engine: VllmContainer, pod: Object, labels: 
         update={
             "model": _model(service.spec, engine),
             "accelerators": (_accelerator(engine, pod, labels),),
-            "engine": Engine.model_construct(image=engine.image, args=engine.arguments),
+            "engine": _engine(engine),
             "batching": Batching.model_construct(  # Fixed: limits are arguments, which Holdfast does not write
                 mode="Fixed",
                 max_num_seqs=engine.number("--max-num-seqs"),
@@ -220,6 +220,11 @@ def _completed(service: LLMService, engine: VllmContainer, pod: Object, labels: 
         }
     )
     return service.model_copy(update={"spec": completed})
+
+
+def _engine(engine: VllmContainer) -> Engine:
+    found = Engine.model_construct(image=engine.image, args=engine.arguments)
+    return found.model_copy(update={"resources": {"limits": dict(engine.shares)}}) if engine.shares else found
 
 
 def _model(spec: LLMServiceSpec, engine: VllmContainer) -> Model:

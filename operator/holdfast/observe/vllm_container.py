@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.api.engine_flags import flag_name, flag_value, is_flag
 from holdfast.observe.mapping import extended_resources
 from holdfast.observe.shell_words import COMMAND_ENDS, script_words
+from holdfast.render.gpu_shares import gpu_shares, pod_shares
 
 Object = Mapping[str, Any]
 
@@ -38,7 +39,8 @@ class VllmContainer:
     """One container that runs `vllm serve`: the arguments behind it, and what they and its limits say.
 
     `gpus` is the number of `resource` in its limits, 0 where it asks for none, as with DRA. Of `tensor`, `pipeline`
-    and `data`, each is at least 1. `engines` is how many engines its script starts next to each other.
+    and `data`, each is at least 1. `engines` is how many engines its script starts next to each other,
+    `shares` is what it asks for of each GPU.
     """
 
     name: str
@@ -48,6 +50,7 @@ class VllmContainer:
     resource: str | None
     gpus: int
     engines: int = 1
+    shares: tuple[tuple[str, str], ...] = ()
 
     def value(self, *flags: str) -> str | None:
         """What the arguments give for the first of these flags, None where none is there or it cannot be read."""
@@ -72,10 +75,11 @@ def vllm_containers(template: Object) -> tuple[VllmContainer, ...]:
     """Return the containers of a pod template that run vLLM, in its order; init containers do not count."""
     containers = (template.get("spec") or {}).get("containers") or ()
     found = ((container, _starts(container)) for container in containers)
-    return tuple(_read(container, starts) for container, starts in found if starts)
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    return tuple(_read(container, starts, annotations) for container, starts in found if starts)
 
 
-def _read(container: Object, starts: Sequence[_Start]) -> VllmContainer:
+def _read(container: Object, starts: Sequence[_Start], annotations: Object) -> VllmContainer:
     resource, gpus = _gpus(container)
     next_to_each_other = sum(2 if start.repeats else 1 for start in starts if start.in_background)
     return VllmContainer(
@@ -85,6 +89,7 @@ def _read(container: Object, starts: Sequence[_Start]) -> VllmContainer:
         model=_model(starts[0].arguments),
         resource=resource,
         gpus=gpus,
+        shares=tuple(sorted(pod_shares([container], annotations, resource or "").items())),
         engines=max(1, next_to_each_other + (not all(start.in_background for start in starts))),
     )
 
@@ -128,7 +133,8 @@ def _gpus(container: Object) -> tuple[str | None, int]:
     resources = container.get("resources") or {}
     amounts = extended_resources({**(resources.get("requests") or {}), **(resources.get("limits") or {})})
     found = {name: amount for name, amount in sorted(amounts.items()) if amount and _GPU_RESOURCE.search(name)}
-    return next(iter(found.items()), (None, 0))
+    whole = {name: amount for name, amount in found.items() if not gpu_shares({name: amount}, gpu="")}
+    return next(iter((whole or found).items()), (None, 0))
 
 
 def _starts(container: Object) -> list[_Start]:
@@ -184,7 +190,7 @@ def _words(container: Object) -> list[str]:
     if at is None:
         return given
     if any(each.get("configMapRef") for each in container.get("envFrom") or ()):  # may set any variable
-        variables = {name: None for name in re.findall(r"\$\{?(\w+)", given[at + 1])} | variables
+        variables = {**dict.fromkeys(re.findall(r"\$\{?(\w+)", given[at + 1])), **variables}
     return list(script_words(given[at + 1], variables))
 
 

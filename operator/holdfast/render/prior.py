@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 from holdfast.api import llmservice
 from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
 from holdfast.domain.service import AcceleratorOption, Hardware, Slo
 from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.render.engine_settings import engine_settings
+from holdfast.render.gpu_shares import pod_shares
+from holdfast.render.names import CONTAINER
 
 
 def declared_engine(spec: LLMServiceSpec, accelerator: Accelerator) -> AcceleratorOption:
@@ -23,6 +27,7 @@ def declared_engine(spec: LLMServiceSpec, accelerator: Accelerator) -> Accelerat
         memory_utilization=settings.memory_utilization,
         kv_cache_dtype=settings.kv_cache_dtype,
         quantization=settings.quantization,
+        is_shared=_is_shared(spec, accelerator),
     )
 
 
@@ -35,6 +40,16 @@ def declared_prior(service: LLMService, accelerator: Accelerator) -> EnginePrior
     """The prior of a replica of the service on one of its accelerators."""
     model = service.spec.model
     return option_prior(model.uri, declared_engine(service.spec, accelerator), model.quantization)
+
+
+def _is_shared(spec: LLMServiceSpec, accelerator: Accelerator) -> bool:
+    """Whether fields or templates make the engine ask for a share of its GPUs."""
+    overlays = [overlay or {} for overlay in (spec.template, accelerator.template)]
+    pods = [overlay.get("spec") or {} for overlay in overlays]
+    engines = [each for pod in pods for each in pod.get("containers") or () if each.get("name") == CONTAINER]
+    annotations = [(overlay.get("metadata") or {}).get("annotations") or {} for overlay in overlays]
+    asked = [{"resources": spec.engine.resources}, *engines]
+    return bool(pod_shares(asked, ChainMap(*annotations), accelerator.resource))
 
 
 def _hardware(given: llmservice.Hardware | None) -> Hardware | None:
