@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from holdfast_engine import rules
 from holdfast_engine.arithmetic import MEAN_COUNT
+from holdfast_engine.routes import GENERATING
 from holdfast_engine.rules import Admission, Backlog, Overload, RejectionReason, Terms
 from holdfast_engine.stats_fields import RECORD_SECONDS, Mode
 
-GUARDED = frozenset({"/v1/completions", "/v1/chat/completions"})
+GUARDED = frozenset(GENERATING)
 """The paths at which requests are turned away or sent elsewhere."""
 
 CAPS = {RejectionReason.FULL: "max_num_queued_reqs", RejectionReason.LATE: "max_num_queued_tokens"}

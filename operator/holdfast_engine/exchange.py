@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from holdfast_engine.written_file import ReportKind, WrittenWriter, name_of
 
 _EVENT = b"data: "
 _NO_TOKEN = (b"data: [DONE]", b'data: {"error"')
+# Events that have a name, of /v1/responses and /v1/messages: those with a token. A message_delta tells of its end.
+_NAMED, _TOKEN_EVENTS = b"event: ", (b".delta\ndata: ", b"event: content_block_delta\n")
+# Events of /cohere/v2/chat.
+_TYPED, _TYPED_TOKEN = b'data: {"type":"', b'-delta"'
 # What vLLM's chat answers begin with, before any token.
 _ROLE, _EMPTY = b'"delta":{"role":', b'"content":""'
 
@@ -20,7 +24,8 @@ EXCHANGE: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar("hold
 
 class Exchange:
     """Follows the one request of a stream. An exchange with several (`n`, several prompts) follows none of them: its
-    events do not tell cheaply which of them a token belongs to."""
+    events do not tell cheaply which of them a token belongs to. One whose answer has been written goes on in the
+    background, and is not followed either."""
 
     def __init__(
         self,
@@ -37,11 +42,19 @@ class Exchange:
         self._name: bytes | None = None
         self._requests = 0
         self._waits = False
+        self._newest: str | None = None
+        self._left = False
 
-    def start(self, request_id: str, streams: bool) -> None:
-        """A request goes to the engine."""
+    def start(self, request_id: str, streams: bool, running: Container[str] | None = None) -> None:
+        """A request goes to the engine, where requests of these names are `running`.
+
+        One that comes when the one before it has ended, as after the call of a tool, came no earlier than now.
+        """
+        if self._newest is not None and running is not None and self._newest not in running:
+            self._arrived_at = self._clock()
+        self._newest = request_id
         self._requests += 1
-        name, follows = name_of(request_id), streams and self._requests == 1
+        name, follows = name_of(request_id), streams and self._requests == 1 and not self._left
         if self._requests > 1:
             self.leave()
         if follows:
@@ -76,10 +89,15 @@ class Exchange:
             if name is not None:
                 self._writer.write(ReportKind.GONE, name, math.nan)
         self._name = self._held = None
+        self._left = True
 
 
 def has_token(body: bytes) -> bool:
     """Whether an event of a stream carries a token, not only a role, an end, an error or a sign of life."""
+    if body.startswith(_NAMED):
+        return any(name in body for name in _TOKEN_EVENTS)
     if not body.startswith(_EVENT) or body.startswith(_NO_TOKEN):
         return False
+    if body.startswith(_TYPED):
+        return _TYPED_TOKEN in body
     return not (_ROLE in body and _EMPTY in body) or body.count(_EVENT) > 1

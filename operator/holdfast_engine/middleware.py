@@ -40,6 +40,7 @@ from holdfast_engine.exchange import EXCHANGE, Exchange
 from holdfast_engine.frontend import Frontend, prompt_tokens, streams
 from holdfast_engine.request import OWN_REQUEST
 from holdfast_engine.requestbody import App, Message, Receive, Send, take_in
+from holdfast_engine.routes import WITH_KEY
 from holdfast_engine.rules import Admission, RejectionReason
 from holdfast_engine.socketage import ReadingDelays, is_gone
 from holdfast_engine.stats_fields import FIELDS, folder, written_path
@@ -200,6 +201,7 @@ class AdmissionMiddleware:
 
     def _watched(self, add_request: Callable[..., Any]) -> Callable[..., Any]:
         """vLLM's own way to a new request, and then the note whose answer it is part of."""
+        running = getattr(getattr(add_request, "__self__", None), "request_states", None)
 
         def add_and_follow(request: Any, *given: Any, **named: Any) -> Any:
             found = add_request(request, *given, **named)
@@ -207,7 +209,7 @@ class AdmissionMiddleware:
                 try:
                     exchange, prompts = EXCHANGE.get(), PROMPTS.get()
                     if exchange is not None:
-                        exchange.start(request.request_id, streams(request))
+                        exchange.start(request.request_id, streams(request), running)
                     if prompts is not None:
                         prompts.tokens += prompt_tokens(request)
                 except Exception as error:
@@ -300,10 +302,11 @@ def is_guarded(scope: Message) -> bool:
     """Whether this request may be turned away: not the pod's own, nor one without the key that vLLM will ask for."""
     if scope["type"] != "http" or scope.get("method") != "POST":
         return False
-    if scope["path"].removeprefix(scope.get("root_path", "")) not in GUARDED:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path not in GUARDED:
         return False
     # Only this process writes into a scope: no byte that a client sends becomes one of its names.
-    return OWN_REQUEST not in scope and has_key(scope)
+    return OWN_REQUEST not in scope and (not path.startswith(WITH_KEY) or has_key(scope))
 
 
 def has_key(scope: Message) -> bool:

@@ -55,6 +55,21 @@ def stream(tmp_path: Path) -> Stream:
         (b'{"choices":[]}', False),
         (b'data: {"choices":[{"index":0,"text":"","token_ids":[7]}]}\n\n', True),
         (b'data: {"choices":[{"delta":{"role":"assistant","content":"","reasoning":"x"}}]}\n\n', False),
+        (b'event: response.created\ndata: {"type":"response.created"}\n\n', False),
+        (b'event: response.output_item.added\ndata: {"item":{"content":[]}}\n\n', False),
+        (b'event: response.output_text.delta\ndata: {"delta":"Hi"}\n\n', True),
+        (b'event: response.reasoning_text.delta\ndata: {"delta":"Hm"}\n\n', True),
+        (b'event: response.function_call_arguments.delta\ndata: {"delta":"{"}\n\n', True),
+        (b'event: response.output_text.done\ndata: {"text":"a .delta data: b"}\n\n', False),
+        (b'event: message_start\ndata: {"type":"message_start"}\n\n', False),
+        (b'event: content_block_start\ndata: {"index":0}\n\n', False),
+        (b'event: content_block_start\ndata: {}\n\nevent: content_block_delta\ndata: {"delta":{}}\n\n', True),
+        (b'event: content_block_delta\ndata: {"delta":{"type":"text_delta","text":"Hi"}}\n\n', True),
+        (b'event: message_delta\ndata: {"delta":{"stop_reason":"end_turn"}}\n\n', False),
+        (b'event: error\ndata: {"type":"error"}\n\n', False),
+        (b'data: {"type":"message-start","id":"c"}\n\n', False),
+        (b'data: {"type":"content-delta","index":0}\n\n', True),
+        (b'data: {"type":"message-end","delta":{"finish_reason":"COMPLETE"}}\n\n', False),
     ],
 )
 def test_what_carries_a_token(body: bytes, token: bool) -> None:
@@ -123,3 +138,27 @@ def test_who_is_gone_has_no_time(tmp_path: Path) -> None:
     started, gone = reader.poll(0.0)
     assert started == Report(ReportKind.STARTED, name_of("r"), 1.0)
     assert math.isnan(gone.at)
+
+
+def test_a_turn_after_the_call_of_a_tool_came_when_it_came(stream: Stream) -> None:
+    """One POST to /v1/responses may ask the engine several times, each time after the answer before."""
+    stream.exchange.start("r", True, {"r"})
+    stream.now = 40.0
+    stream.exchange.start("r", True, {"another"})
+    kinds = [(ReportKind.STARTED, 0.0), (ReportKind.GONE, math.nan), (ReportKind.ARRIVED, 40.0)]
+    assert stream.reports() == [(kind, pytest.approx(at, nan_ok=True)) for kind, at in kinds]
+
+
+def test_several_prompts_of_one_request_came_together(stream: Stream) -> None:
+    stream.exchange.start("r", False, {"r"})
+    stream.now = 2.0
+    stream.exchange.start("r", False, {"r"})
+    assert stream.reports() == [(ReportKind.ARRIVED, 0.0), (ReportKind.ARRIVED, 0.0)]
+
+
+def test_a_request_that_begins_after_its_answer_goes_on_in_the_background_unfollowed(stream: Stream) -> None:
+    """POST /v1/responses with `background` is answered at once."""
+    stream.send(1.0, b'{"status":"queued"}', more=False)
+    stream.exchange.leave()
+    stream.exchange.start("r", True, {"r"})
+    assert stream.reports() == [(ReportKind.ARRIVED, 0.0)]

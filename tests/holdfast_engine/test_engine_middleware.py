@@ -14,6 +14,7 @@ import pytest
 
 from holdfast_engine.middleware import AdmissionMiddleware
 from holdfast_engine.request import OWN_REQUEST
+from holdfast_engine.routes import GENERATING
 from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_admission import record
@@ -55,6 +56,9 @@ class FakeVllm:
         headers = [(b"x-served", b"1"), (b"Connection", b"keep-alive")]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
+
+
+ALMOST = ("/v1/messages/count_tokens", "/v1/responses/r/cancel", "/v1/chat/completions/render", "/v1/messages/")
 
 
 class Pod:
@@ -118,7 +122,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     return Pod(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", GENERATING)
 async def test_a_request_that_would_be_late_gets_a_503_and_a_time_to_come_again(pod: Pod, path: str) -> None:
     pod.tell()
     assert await pod.post(path) == 503
@@ -137,7 +141,7 @@ async def test_a_full_queue_is_told_apart(pod: Pod) -> None:
     assert pod.vllm.refusals == ["max_num_queued_reqs"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/embeddings", "/tokenize"])
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/embeddings", "/tokenize", *ALMOST])
 async def test_other_paths_are_left_alone(pod: Pod, path: str) -> None:
     pod.tell()
     assert await pod.post(path) == 200
@@ -246,6 +250,13 @@ async def test_who_has_no_key_is_left_to_vllm_and_counted_nowhere(
     pod.tell()
     assert await pod.post(**({"authorization": given} if given else {})) == 200, "vLLM answers 401 itself"
     assert pod.vllm.refusals == []
+
+
+async def test_the_key_counts_where_vllm_asks_for_it(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    pod.tell()
+    assert await pod.post("/v1/messages", x_api_key="secret") == 200, "vLLM answers 401 itself"
+    assert await pod.post("/invocations") == 503, "vLLM asks for no key there"
 
 
 @pytest.mark.parametrize("key", ["first", "second"])

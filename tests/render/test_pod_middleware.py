@@ -15,6 +15,7 @@ import pytest
 
 from holdfast_engine.middleware import AdmissionMiddleware
 from holdfast_engine.request import OWN_NAME_VARIABLE, OWN_REQUEST
+from holdfast_engine.routes import GENERATING
 from tests.render.pod_module import load
 
 MIDDLEWARE = load("holdfast_middleware")
@@ -429,7 +430,7 @@ def test_an_engine_without_the_plugin_is_served_as_it_is(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("version", ["1.1", "2"])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", GENERATING)
 async def test_who_is_turned_away_by_an_engine_without_the_plugin_hears_when_to_come_again(
     path: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,6 +542,36 @@ async def test_an_engine_that_holds_a_request_and_stands_still_is_not_healthy(
     assert (await get(app, "/health")).status == 200
     working.hold.set()
     await held
+
+
+def test_the_pod_knows_the_same_routes_as_the_plugin() -> None:
+    """It runs where the plugin is not mounted, so it has a copy."""
+    assert MIDDLEWARE.ENGINE_PATHS == GENERATING
+
+
+@pytest.mark.parametrize("path", GENERATING)
+async def test_a_hang_shows_at_every_route_that_generates(path: str, working: WorkingEngine, clock: Clock) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    held = asking(app, path)
+    assert 503 in await healths(app, clock, 120.0)
+    held.cancel()
+
+
+@pytest.mark.parametrize("arguments", [["--tool-server", "demo"], ["--tool-server=demo"]])
+async def test_who_waits_for_a_tool_is_no_sign_of_a_hang(
+    arguments: list[str], working: WorkingEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server calls tools by itself, and may wait for one while the engine has nothing to do."""
+    monkeypatch.setattr(sys, "argv", ["vllm", "serve", "me/model", *arguments])
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.hold = asyncio.Event()
+    waits = asking(app, "/v1/responses")
+    assert set(await healths(app, clock, 120.0)) == {200}
+    held = asking(app, "/v1/messages")
+    assert 503 in await healths(app, clock, 120.0)
+    waits.cancel()
+    held.cancel()
 
 
 @pytest.mark.parametrize("sign", ["tokens_made", "prompts", "cache"])

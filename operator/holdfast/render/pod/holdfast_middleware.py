@@ -30,7 +30,24 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 READY_PATH = "/holdfast/ready"
 HEALTH_PATH = "/health"
-ENGINE_PATHS = ("/v1/completions", "/v1/chat/completions")
+# Where vLLM generates: as holdfast_engine.routes, of which pods without the plugin have nothing.
+ENGINE_PATHS = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/chat/completions/batch",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/decisions",
+    "/v1/systemone",
+    "/generative_scoring",
+    "/inference/v1/generate",
+    "/cohere/v2/chat",
+    "/invocations",
+)
+# With --tool-server a request there may wait for a tool, while the engine has nothing to do.
+TOOLS_PATH = "/v1/responses"
 # What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before.
 PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:kv_cache_usage_perc")
 # The failures in a row that the liveness probe waits for come on top.
@@ -126,7 +143,7 @@ class Progress:
         """The application, whose clients' requests for tokens count while the engine has them."""
 
         async def watch(scope: Message, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and scope["path"] in ENGINE_PATHS and OWN_REQUEST not in scope:
+            if is_watched(scope):
                 await self._watched(app, scope, receive, send)
             else:
                 await app(scope, receive, send)
@@ -169,6 +186,18 @@ class Progress:
         if not self._held or seen is None or seen != self._seen:
             self._seen, self._since = seen, now
         return now - self._since
+
+
+def is_watched(scope: Message) -> bool:
+    """Whether the engine has work while it holds this request: a client's, and none that waits for a tool."""
+    if scope["type"] != "http" or scope["path"] not in ENGINE_PATHS or OWN_REQUEST in scope:
+        return False
+    return scope["path"] != TOOLS_PATH or not has_tool_server()
+
+
+def has_tool_server() -> bool:
+    """Whether the API server calls tools by itself."""
+    return any(argument.partition("=")[0] == "--tool-server" for argument in sys.argv)
 
 
 def progress() -> list[float] | None:
