@@ -58,6 +58,20 @@ async def test_only_who_holds_requests_and_stands_still_hangs(reader: Reader) ->
     assert await hung(reader, tsdb) == ("hung-missed-a-scrape", "hung-running", "hung-waiting")
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "deferred", "hangs"),
+    [(0.0, 1.0, 1.0, False), (0.0, 3.0, 3.0, False), (0.0, 3.0, 1.0, True), (4.0, 3.0, 3.0, True)],
+)
+async def test_who_holds_nothing_but_deferred_requests_does_not_hang(
+    reader: Reader, running: float, waiting: float, deferred: float, hangs: bool
+) -> None:
+    tsdb = Tsdb()
+    written = engine(tsdb, "chat-0", running=constant(running), waiting=constant(waiting))
+    written.add("num_requests_waiting_by_reason", TIMES, constant(deferred), reason="deferred")
+    written.add("num_requests_waiting_by_reason", TIMES, constant(waiting - deferred), reason="capacity")
+    assert await hung(reader, tsdb) == (("chat-0",) if hangs else ())
+
+
 async def test_a_counter_that_stays_no_number_is_no_progress(reader: Reader) -> None:
     tsdb = Tsdb()
     engine(tsdb, "chat-0", kv_cache_usage_perc=constant(math.nan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -467,9 +468,11 @@ class WorkingEngine(FakeEngine):
         self.tokens_made = prometheus_client.Counter("vllm:generation_tokens", "Tokens.", labels)
         self.prompts = prometheus_client.Counter("vllm:prompt_tokens", "Tokens.", labels)
         self.cache = prometheus_client.Gauge("vllm:kv_cache_usage_perc", "Share.", labels)
-        self.metrics = (self.tokens_made, self.prompts, self.cache)
+        self.metrics = [self.tokens_made, self.prompts, self.cache]
         for metric in self.metrics:
             metric.labels("llama", "0")
+        self.waiting = prometheus_client.Gauge("vllm:num_requests_waiting_by_reason", "Number.", [*labels, "reason"])
+        self.metrics.append(self.waiting)
 
     def forget(self) -> None:
         for metric in self.metrics:
@@ -620,6 +623,34 @@ async def test_who_does_not_read_on_is_no_sign_of_a_hang(working: WorkingEngine,
     working.hold.set()
     await held
     assert set(await healths(app, clock, 300.0)) == {200}
+
+
+async def test_a_grammar_that_is_compiled_for_minutes_is_no_sign_of_a_hang(
+    working: WorkingEngine, clock: Clock
+) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.waiting.labels("llama", "0", "deferred").set(1.0)
+    working.waiting.labels("llama", "0", "capacity").set(0.0)
+    working.hold = asyncio.Event()
+    compiles = asking(app)
+    assert set(await healths(app, clock, 300.0)) == {200}
+    waits = asking(app)  # nothing becomes of this one
+    assert await healths(app, clock, 60.0) == [200] * 5 + [503]
+    for task in (compiles, waits):
+        task.cancel()
+
+
+@pytest.mark.parametrize("deferred", [0.0, -5.0, math.nan])
+async def test_an_engine_that_defers_nothing_hangs_as_ever(
+    deferred: float, working: WorkingEngine, clock: Clock
+) -> None:
+    app = MIDDLEWARE.ReadyAndBalance(working)
+    working.waiting.labels("llama", "0", "deferred").set(deferred)
+    working.waiting.labels("llama", "0", "capacity").set(7.0)
+    working.hold = asyncio.Event()
+    held = asking(app)
+    assert await healths(app, clock, 70.0) == [200] * 6 + [503]
+    held.cancel()
 
 
 async def test_requests_that_come_and_go_leave_no_trace(working: WorkingEngine, clock: Clock) -> None:

@@ -47,6 +47,7 @@ TOKENS = (
     f"{TPOT_BEFORE_0_11}_sum",
 )
 IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
+WAITING_BY_REASON = "num_requests_waiting_by_reason"
 
 ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
 JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
@@ -366,10 +367,16 @@ def births(matchers: str, by: str) -> str:
 
 
 def _hung(span: QueryWindow) -> str:
-    """Engines that held requests at every sample, while none of their counters moved."""
+    """Engines that held requests at every sample, while none of their counters moved.
+
+    Deferred requests wait for something outside of the steps, such as a grammar that compiles for minutes: an engine
+    that holds no others has nothing to do.
+    """
     still = duration(span.still_seconds)
     least = fewest_looks(span.still_seconds, span.scrape_seconds)
-    held = " + ".join(f"min_over_time(vllm:{gauge}{{{OURS}}}[{still}])" for gauge in IN_FLIGHT)
+    running, waiting = (f"min_over_time(vllm:{gauge}{{{OURS}}}[{still}])" for gauge in IN_FLIGHT)
+    deferred = f'max_over_time(vllm:{WAITING_BY_REASON}{{{OURS}, reason="deferred"}}[{still}])'
+    held = f"{running} + ({waiting} - ignoring (reason) {deferred} or {waiting})"
     looks = f"count_over_time(vllm:generation_tokens_total{{{OURS}}}[{still}]) >= {least}"
     moved = " or ".join(f"changes({metric}{{{OURS}}}[{still}]) > 0" for metric in PROGRESS)
     return f"max by ({GROUP}, pod, instance) ({held} > 0 and on ({ENGINE}) {looks} unless on ({ENGINE}) ({moved}))"

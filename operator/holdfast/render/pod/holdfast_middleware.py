@@ -50,6 +50,8 @@ ENGINE_PATHS = (
 TOOLS_PATH = "/v1/responses"
 # What moves while an engine works: a prompt counts with its first token only, its chunks fill the KV cache before.
 PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:kv_cache_usage_perc")
+# Of these, requests that wait for something outside of the engine's steps, such as a grammar that is being compiled.
+WAITING = "vllm:num_requests_waiting_by_reason"
 # The failures in a row that the liveness probe waits for come on top.
 HANG_SECONDS = 60.0
 CLOSE = (b"connection", b"close")
@@ -131,7 +133,8 @@ class Progress:
 
     Requests count from their last byte to their answer's, and not while their client has bytes to take: neither who
     does not send on nor who does not read on is a sign of a hang. Where vLLM's metrics are off, or of several processes
-    (--api-server-count), nothing is known and nothing hangs.
+    (--api-server-count), nothing is known and nothing hangs. As many requests as the engine defers (it compiles their
+    grammars, say) do not count: a restart would only send them to the next replica.
     """
 
     def __init__(self) -> None:
@@ -183,7 +186,7 @@ class Progress:
     def still_seconds(self) -> float:
         """Seconds since something moved, or was held; 0 where nothing is known."""
         now, seen = time.monotonic(), progress()
-        if not self._held or seen is None or seen != self._seen:
+        if self._held <= deferred() or seen is None or seen != self._seen:
             self._seen, self._since = seen, now
         return now - self._since
 
@@ -205,12 +208,25 @@ def progress() -> list[float] | None:
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         return None
     try:
-        from prometheus_client import REGISTRY
-
-        collectors: Any = [REGISTRY._names_to_collectors[name] for name in PROGRESS]
-        return [series._value.get() for collector in collectors for series in collector._metrics.values()] or None
+        return [value for name in PROGRESS for value in metric(name).values()] or None
     except Exception:  # another release of vLLM or of the client: nothing is known
         return None
+
+
+def deferred() -> float:
+    """How many requests the engine defers; 0 where it does not say."""
+    try:
+        return sum(value for labels, value in metric(WAITING).items() if "deferred" in labels and value > 0.0)
+    except Exception:  # an older release
+        return 0.0
+
+
+def metric(name: str) -> dict[tuple[str, ...], float]:
+    """The values of a metric by their labels; raises where the client of Prometheus has none of that name."""
+    from prometheus_client import REGISTRY
+
+    collector: Any = REGISTRY._names_to_collectors[name]
+    return {labels: series._value.get() for labels, series in collector._metrics.items()}
 
 
 def advising(send: Send) -> Send:
