@@ -171,6 +171,7 @@ def test_a_new_service_and_one_without_replicas_are_not_down(world: World, tmp_p
         ("SLOMet", "False", "BudgetLimited", "HoldfastSizeLimited"),
         ("SLOMet", "False", "SLOInfeasible", "HoldfastObjectiveInfeasible"),
         ("Ready", "True", "EngineHung", "HoldfastEngineHung"),
+        ("Ready", "True", "EngineErrors", "HoldfastEngineErrors"),
         ("Ready", "True", "EngineLagging", "HoldfastEngineLagging"),
         ("Stalled", "True", "ApplyFailed", "HoldfastStalled"),
     ],

@@ -58,7 +58,6 @@ async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
     [
         (3.0, 1.0, "ttft"),  # makes more in time than that
         (0.1, 0.0, "ttft"),  # too few to tell
-        (3.0, 0.0, "error"),  # breaks, and is not late
         (3.0, 0.0, "rejected"),
         (12.0, 0.0, "ttft"),  # has more than its share
     ],
@@ -70,6 +69,50 @@ async def test_who_is_not_late_with_most_of_its_share_does_not_lag(
     engine(tsdb, "chat-0", late, good, cause)
     peers(tsdb)
     assert (await seen(reader, tsdb)).lagging == ()
+
+
+def fails(tsdb: Tsdb, pod: str, errors: float, served: float = 0.0, plugin: bool = False) -> None:
+    """An engine that ends so many requests a second with an error, as vLLM counts them and as the plugin does."""
+    written = Engine(tsdb, pod)
+    written.scraped(TIMES)
+    for reason, rate in (("error", errors), ("stop", served), ("length", 0.0), ("abort", 9.0)):
+        written.add("request_success_total", TIMES, steady(rate), finished_reason=reason)
+    if plugin:
+        counts = {"bad_ttft": steady(0.0), "bad_error": steady(errors), "requests_good_total": steady(served)}
+        written.plugin(TIMES, "active", requests_arrived_total=steady(errors + served), **counts)
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+async def test_who_ends_most_requests_with_errors_fails_with_the_plugin_or_without(
+    reader: Reader, plugin: bool
+) -> None:
+    tsdb = Tsdb()
+    fails(tsdb, "chat-0", 20.0, 1.0, plugin)
+    fails(tsdb, "chat-1", 3.0, 2.0, plugin)
+    for pod in PEERS[1:]:
+        fails(tsdb, pod, 0.01, 6.0, plugin)
+    traffic = await seen(reader, tsdb)
+    assert (traffic.state, traffic.failing, traffic.lagging) == (SignalState.FRESH, ("chat-0", "chat-1"), ())
+
+
+@pytest.mark.parametrize(("errors", "served"), [(0.1, 0.0), (3.0, 4.0), (math.nan, 0.0)])
+async def test_who_ends_few_requests_with_errors_does_not_fail(reader: Reader, errors: float, served: float) -> None:
+    tsdb = Tsdb()
+    fails(tsdb, "chat-0", 0.0)
+    written = Engine(tsdb, "chat-9")
+    written.scraped(TIMES)
+    for reason, rate in (("error", errors), ("stop", served)):
+        value = steady(rate) if math.isfinite(rate) else lambda _: math.nan
+        written.add("request_success_total", TIMES, value, finished_reason=reason)
+    assert (await seen(reader, tsdb)).failing == ()
+
+
+async def test_errors_that_only_the_plugin_counts_are_no_lateness(reader: Reader) -> None:
+    tsdb = Tsdb()
+    engine(tsdb, "chat-0", 3.0, 0.0, "error")
+    peers(tsdb)
+    traffic = await seen(reader, tsdb)
+    assert (traffic.failing, traffic.lagging) == (("chat-0",), ())
 
 
 async def test_where_all_are_late_alike_nobody_lags(reader: Reader) -> None:

@@ -154,6 +154,21 @@ async def test_a_stalled_engine_of_a_target_is_named(both: Both) -> None:
     assert theirs.hung == (POD,)
 
 
+async def test_an_engine_of_a_target_that_only_defers_requests_and_ends_others_with_errors_fails(both: Both) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 1800, NOW)
+
+    def record(engine: Engine) -> None:
+        engine.scraped(times, generation_tokens_total=constant(7.0), waiting=lambda _: 1.0)
+        engine.add("num_requests_waiting_by_reason", times, constant(1.0), reason="deferred")
+        for reason, rate in (("error", 3.0), ("stop", 1.0)):
+            engine.add("request_success_total", times, steady(rate), finished_reason=reason)
+
+    twice(tsdb, record)
+    ours, theirs = await both.observe(tsdb)
+    assert (ours.hung, ours.failing) == ((), ("chat-0",))
+    assert (theirs.hung, theirs.failing) == ((), (POD,))
+
+
 async def test_series_of_others_are_not_those_of_a_target(both: Both) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 1800, NOW)
     twice(tsdb, busy(times))

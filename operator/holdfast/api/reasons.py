@@ -22,6 +22,10 @@ class Reason(StrEnum):
     ENGINE_FAILING = "EngineFailing", "The engine exits or fails its probes; the message has its last output."
     POD_ENDED = "PodEnded", "A pod ended before it served: rejected or evicted by its node; the message says why."
     ENGINE_HUNG = "EngineHung", "Ready replicas hold requests but produce no tokens; the message names them."
+    ENGINE_ERRORS = (
+        "EngineErrors",
+        "Most requests of a Ready replica, or most bad requests, end with an error of the engine.",
+    )
     ENGINE_LAGGING = (
         "EngineLagging",
         "A Ready replica is a straggler: it misses the objectives while its peers meet them; the message names it.",
@@ -64,7 +68,14 @@ class Reason(StrEnum):
         "The objectives cannot be met even without load; the message names the accelerators.",
     )
     LOAD_IMBALANCED = "LoadImbalanced", "Load is uneven: some replicas get more than they carry, others less."
-    ENGINE_SLOW = "EngineSlow", "Requests are late although the load is within the estimated capacity."
+    ENGINE_SLOW = (
+        "EngineSlow",
+        "Requests are late, and engine steps take longer than expected; the message says how long.",
+    )
+    CAUSE_UNKNOWN = (
+        "CauseUnknown",
+        "Requests miss the objectives within the estimated capacity, and nothing that engines report shows why.",
+    )
     WARMING_UP = "WarmingUp", "Too few requests to judge: one bad request would use up the error budget."
 
     # Ready and ScalingActive

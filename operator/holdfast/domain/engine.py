@@ -109,6 +109,11 @@ class ExactCounts:
     engine_timed: float = 0.0
 
     @property
+    def late(self) -> float:
+        """Requests that were served too late or too slowly."""
+        return self.bad_ttft + self.bad_tpot + self.bad_e2e
+
+    @property
     def bad(self) -> float:
         """Requests outside the objectives, for whatever cause."""
-        return self.bad_ttft + self.bad_tpot + self.bad_e2e + self.bad_rejected + self.bad_error
+        return self.late + self.bad_rejected + self.bad_error

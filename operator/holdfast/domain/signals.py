@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import field
 
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, StepSums
@@ -55,14 +56,14 @@ def fewest_looks(seconds: float, scrape_seconds: float) -> int:
 
 
 LEAST_LATE, LATE_PER_GOOD = 8.0, 4.0
-"""A straggler has at least LEAST_LATE late requests, and more than LATE_PER_GOOD for each one in time."""
+"""A straggler has at least LEAST_LATE late or failed requests, and more than LATE_PER_GOOD for each good one."""
 
 MOST_LATE_SHARE, MOST_LOAD = 0.1, 2.0
-"""A straggler's peers have at most this share of late requests, and its load is at most this multiple of theirs."""
+"""A straggler's peers have at most this share of such requests, and its load is at most this multiple of theirs."""
 
 
 def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
-    """Whether an engine with `late` late requests and almost none in time is a straggler among `engines`.
+    """Whether an engine with `late` late or failed requests and almost no good one is a straggler among `engines`.
 
     Its requests in time are unknown except for their upper bound; that bound counts as its own load and not as its
     peers' requests. An engine that is late because it received too many requests is no straggler.
@@ -71,6 +72,16 @@ def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> b
     by_others = late_of_all + good_of_all - own
     alone = min(late, by_others) >= LEAST_LATE and late_of_all - late <= MOST_LATE_SHARE * by_others
     return alone and own * (engines - 1) <= MOST_LOAD * by_others
+
+
+def failing(errors: Mapping[str, float], errors_of_all: float, served_by_all: float) -> frozenset[str]:
+    """Return the engines that fail: they end more requests with an error than they serve, and their peers do not.
+
+    `errors` are those of the engines that end at least LEAST_LATE requests, and most of theirs, with one. Load does not
+    explain errors: an engine that fails at once is the fastest, and draws requests that its peers would serve.
+    """
+    by_others = max(0.0, errors_of_all - sum(errors.values()))
+    return frozenset(errors if by_others <= MOST_LATE_SHARE * (by_others + served_by_all) else ())
 
 
 def abandoned(
@@ -192,6 +203,8 @@ class Traffic:
     steps: tuple[tuple[str, StepSums], ...] = ()  # by accelerator, where plugins report them
     revisions: tuple[RevisionTraffic, ...] = ()  # only while a revision is on trial
     hung: tuple[str, ...] = ()  # stalled pods: they held requests at every sample without progress; sorted
+    silent: tuple[str, ...] = ()  # pods that look stalled by their metrics alone: nothing else proves it; sorted
+    failing: tuple[str, ...] = ()  # pods that end most of their requests with an error, and their peers do not; sorted
     lagging: tuple[str, ...] = ()  # stragglers: pods with almost nothing in time while their peers are in time; sorted
     facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
 

@@ -112,7 +112,7 @@ def _services() -> Iterator[Alert]:
         f"{_NAME}: {{{{ $value | humanizePercentage }}}} of requests were good over slo.window, below slo.objective",
         f"Run `kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is starting (BelowCapacity, "
         "ColdStart), is limited (CapacityLimited, AtMaximum, BudgetLimited: raise the limit or add nodes), or would "
-        "not help (SLOInfeasible, EngineSlow: relax the objectives or check the engines).",
+        "not help (SLOInfeasible, EngineErrors, EngineSlow, CauseUnknown: relax the objectives or do what it says).",
     )
     yield Alert(
         "HoldfastMetricsMissing",
@@ -216,6 +216,16 @@ def _replicas() -> Iterator[Alert]:
         f"{_NAME}: Ready replicas hold requests but produce no tokens",
         f"`kubectl describe {_LLMS}` names them. The operator replaces them, except with spec.replicas or mode: "
         "Recommend: then delete their pods. If most are stalled, check what they share: driver, storage, network.",
+    )
+    yield Alert(
+        "HoldfastEngineErrors",
+        f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_ERRORS))})",
+        "2m",
+        "warning",
+        f"{_NAME}: requests end with an error of the engine",
+        f"`kubectl describe {_LLMS}` names the replica, or says that errors are spread. The operator replaces one "
+        "replica that fails alone, except with spec.replicas or mode: Recommend: then delete its pod. Else read the "
+        "engine logs.",
     )
     yield Alert(
         "HoldfastEngineLagging",

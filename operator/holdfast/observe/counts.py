@@ -21,7 +21,8 @@ class Counts:
     copies: dict[str, float] = field(default_factory=dict)  # pod -> how many times it is scraped, if more than once
     incomplete: set[str] = field(default_factory=set)  # pods whose counts are incomplete
     hung: set[str] = field(default_factory=set)  # pods that hold requests and make no progress
-    late: dict[str, float] = field(default_factory=dict)  # pod -> late requests, if almost none is in time
+    failing: dict[str, float] = field(default_factory=dict)  # pod -> failed requests, if most fail
+    late: dict[str, float] = field(default_factory=dict)  # pod -> late or failed requests, if almost none is good
     unusable: set[str] = field(default_factory=set)
     natives: dict[str, list[Histogram]] = field(default_factory=lambda: defaultdict(list))
     of_natives: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # their counts and sums

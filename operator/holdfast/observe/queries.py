@@ -52,14 +52,14 @@ WAITING_BY_REASON = "num_requests_waiting_by_reason"
 ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
 JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
 """What the plugin counts (holdfast: in place of vllm:)."""
-LATE_CAUSES = ("ttft", "tpot", "e2e")
+ERROR, REJECTED = "error", "rejected"
 
 HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
 """What an activator counts, by outcome."""
 _GAP = "10m"  # a counter that was not scraped for longer starts anew: its whole past count is no burst
 
 WAITING_LATE = "requests_waiting_late"
-HUNG, LATE = "hung", "late"
+HUNG, FAILING, LATE = "hung", "failing", "late"
 PROGRESS = (
     "vllm:generation_tokens_total",
     "vllm:prompt_tokens_total",
@@ -306,15 +306,15 @@ def _anomalies(span: QueryWindow) -> str:
 
     copies: scraped more than once; the value is how often. newcomer: no sample an interval ago, so its counts are
     incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines without one of our
-    labels. hung: engines that hold requests and make no progress. late: number of late requests in engines with
-    almost none in time.
+    labels. hung: engines that hold requests and make no progress. failing: number of requests that ended with an error
+    in engines where most did. late: number of late or failed requests in engines with almost no good ones.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
     newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
     gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
-    kinds = {"copies": copies, "newcomer": newcomer, "gappy": gappy, HUNG: _hung(span), LATE: _late(span)}
-    kinds["unlabelled"] = _unlabelled()
+    kinds = {"copies": copies, "newcomer": newcomer, "gappy": gappy, "unlabelled": _unlabelled()}
+    kinds |= {HUNG: _hung(span), FAILING: _failing(span), LATE: _late(span)}
     return " or ".join(named(vector, "metric", name) for name, vector in kinds.items())
 
 
@@ -382,15 +382,25 @@ def _hung(span: QueryWindow) -> str:
     return f"max by ({GROUP}, pod, instance) ({held} > 0 and on ({ENGINE}) {looks} unless on ({ENGINE}) ({moved}))"
 
 
-def _late(span: QueryWindow) -> str:
-    """Late requests of engines with few requests in time; the sums of all engines show whether their peers do as badly.
+def _failing(span: QueryWindow) -> str:
+    """Failed requests of engines that served fewer, with the plugin or without."""
 
-    Costs the increase() of four counters per engine with the plugin, and nothing for the remaining engines.
+    def ended(reasons: str) -> str:
+        counter = f"vllm:{SUCCESS}{{{OURS}, finished_reason{reasons}}}"
+        return f"sum by ({GROUP}, pod) (increase({counter}[{_interval(span)}]))"
+
+    return f"""(({ended(f'="{ERROR}"')} >= {LEAST_LATE:g}) > {ended(f'!~"{ERROR}|abort"')})"""
+
+
+def _late(span: QueryWindow) -> str:
+    """Late or failed requests of engines with few good ones; the sums of all engines show how their peers do.
+
+    Costs the increase() of five counters per engine with the plugin, and nothing for the remaining engines.
     """
     by, interval = f"sum by ({GROUP}, pod)", _interval(span)
-    late = f'{by} (increase(holdfast:{BAD}{{{OURS}, cause=~"{"|".join(LATE_CAUSES)}"}}[{interval}]))'
+    bad = f'{by} (increase(holdfast:{BAD}{{{OURS}, cause!="{REJECTED}"}}[{interval}]))'
     good = f"{by} (increase(holdfast:{GOOD}{{{OURS}}}[{interval}]))"
-    return f"(({late} >= {LEAST_LATE:g}) > {LATE_PER_GOOD:g} * {good})"
+    return f"(({bad} >= {LEAST_LATE:g}) > {LATE_PER_GOOD:g} * {good})"
 
 
 def _unlabelled() -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, lags
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, failing, lags
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign_engines import ForeignEngineTracker
@@ -136,7 +136,7 @@ class _Table:
         cells = self._cells.get(request.key, {})
         facts = self._facts(request, cells)
         state, detail = judge(facts)
-        newest = facts.newest()
+        newest, failing_pods = facts.newest(), _failing(cells, request.slo, facts)
         return Traffic(
             state=state,
             detail=detail,
@@ -149,7 +149,8 @@ class _Table:
             ),
             plugins=self._engines.get(request.key, ()),
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
-            lagging=tuple(sorted(_lagging(cells, request.slo, facts))),
+            failing=tuple(sorted(failing_pods)),
+            lagging=tuple(sorted(set(_lagging(cells, request.slo, facts)) - failing_pods)),
         )
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> SignalFacts:
@@ -225,9 +226,11 @@ class _Table:
         elif sample.label("metric") == queries.HUNG:
             if usable(sample.value) and sample.label("pod"):
                 self._cell(sample).hung.add(sample.label("pod"))
-        elif sample.label("metric") == queries.LATE:
+        elif sample.label("metric") in (queries.FAILING, queries.LATE):
             if usable(sample.value) and sample.label("pod"):
-                self._cell(sample).late[sample.label("pod")] = sample.value
+                rows = self._cell(sample)
+                requests = rows.late if sample.label("metric") == queries.LATE else rows.failing
+                requests[sample.label("pod")] = sample.value
         else:
             self._cell(sample).incomplete.add(sample.label("pod"))
 
@@ -246,14 +249,25 @@ class _Table:
         return values
 
 
+def _failing(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> set[str]:
+    """Pods that end most requests with an error while their peers do not, as vLLM counts or as the plugin judges."""
+    found: set[str] = set()
+    for name, values in cells.items():
+        found |= failing(values.failing, values.get("failed"), values.get("finished"))
+        exact = values.plugins.exact(slo, len(facts.reporting(name)), 1.0) if values.late else None
+        if exact is not None and exact.bad_error > exact.late:
+            found.update(_lagging({name: values}, slo, facts))
+    return found
+
+
 def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Iterator[str]:
-    """Stragglers: pods that are late while their peers are not; all peers must be judged by the plugin."""
+    """Stragglers: pods that serve almost nothing well while their peers do; all peers must be judged by the plugin."""
     for name, values in cells.items():
         engines = len(facts.reporting(name)) if values.late else 0
         exact = values.plugins.exact(slo, engines, 1.0) if engines else None
         if exact is not None:
-            late = sum(getattr(exact, f"bad_{cause}") for cause in queries.LATE_CAUSES)
-            yield from (pod for pod, own in values.late.items() if lags(own, late, exact.good, engines))
+            bad = exact.late + exact.bad_error
+            yield from (pod for pod, own in values.late.items() if lags(own, bad, exact.good, engines))
 
 
 def _accelerator_traffic(values: Counts, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:

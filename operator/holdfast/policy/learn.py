@@ -29,8 +29,7 @@ from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
-from holdfast.policy.health.stalled import Stalls, watch_stalls
-from holdfast.policy.health.stragglers import Straggler, watch_straggler
+from holdfast.policy.health.sick import Sick, watch_sick
 from holdfast.policy.memory import Closing, Learned, Promise, ServiceMemory
 from holdfast.policy.tick import Tick
 
@@ -46,8 +45,7 @@ class Observation:
     known: ServiceMemory
     seen: Seen
     groups: tuple[Group, ...]
-    stalls: Stalls
-    straggler: Straggler
+    sick: Sick
     starting: bool
 
     @property
@@ -57,9 +55,8 @@ class Observation:
 
     @property
     def whole(self) -> bool:
-        """No replica is leaving, stalled or a straggler."""
-        traffic = self.service.traffic
-        return not any(g.draining or g.useless for g in self.groups) and not (traffic.hung or traffic.lagging)
+        """No replica is leaving or sick, as far as can be seen."""
+        return not any(g.draining or g.useless for g in self.groups) and not _seems_sick(self)
 
     @property
     def undisturbed(self) -> bool:
@@ -101,7 +98,8 @@ def learn(
     # More requests are refused or get their first token too late than the objective allows.
     strained = seen.late + seen.refused > 1.0 + spec.slo.budget_share * (seen.started + seen.refused)
     arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, strained)
-    lengths = length_mix.observe_lengths(old.lengths, seen, now)
+    # Requests that end with an error have no tokens.
+    lengths = old.lengths if service.traffic.failing else length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, spec.slo, now)
     misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, spec.slo, now)
     slo = slo_budget.slo_state(judged, spec.slo, now)
@@ -125,8 +123,8 @@ def learn(
         kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
         fast_loops=loops,
         backoffs=_backoffs(observed, promise, tick),
-        stalls=observed.stalls,
-        straggler=observed.straggler,
+        sick=observed.sick,
+        slow_since=replica_capacity.slow_since(old.slow_since, beliefs, now),
         idle=scale_to_zero.watch(old.idle, service, seen, now),
         activator_misses=misses,
         closing=_closing(old.closing, groups, tick),
@@ -136,12 +134,17 @@ def learn(
 
 def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
     now, seen = tick.now, judge(service.traffic)
-    stalls = watch_stalls(known.learned.stalls, service.traffic.hung, service.replicas, seen, now, tick.timing)
     # After a start of the operator nobody knows which replica was replaced last.
-    before = known.learned.straggler if known.decided_at is not None else Straggler(last_at=now)
-    straggler = watch_straggler(before, service, stalls, seen, now, tick.timing)
-    groups = group_replicas(service, now, tick.settings, stalls.believed | straggler.believed)
-    return Observation(service, known, seen, groups, stalls, straggler, anything_starting(groups))
+    before = known.learned.sick if known.decided_at is not None else Sick(last_at=now)
+    sick = watch_sick(before, service, seen, now, tick.timing)
+    groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
+    return Observation(service, known, seen, groups, sick, anything_starting(groups))
+
+
+def _seems_sick(observed: Observation) -> bool:
+    """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
+    traffic = observed.service.traffic
+    return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or observed.sick.each)
 
 
 def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Backoffs:
@@ -192,7 +195,7 @@ def _headroom(
     known, service, slo = observed.known, observed.service, observed.service.spec.slo
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.learned.headroom
     level = arrivals.line.level_rps if arrivals.line else 0.0
-    frozen = known.limited or bool(service.traffic.lagging) or observed.engine_fault
+    frozen = known.limited or _seems_sick(observed) or observed.engine_fault
     adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
     return headroom.in_force(adapted, observed.starting)
 

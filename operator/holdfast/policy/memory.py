@@ -31,8 +31,7 @@ from holdfast.policy.estimate.retries import Retries
 from holdfast.policy.estimate.scale_to_zero import Idle
 from holdfast.policy.estimate.slo_budget import Budget
 from holdfast.policy.health.backoff import Backoffs
-from holdfast.policy.health.stalled import Stalls
-from holdfast.policy.health.stragglers import Straggler
+from holdfast.policy.health.sick import Sick
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.settings import PolicySettings
 
@@ -67,8 +66,8 @@ class Learned:
     kv_cache: KvCache = field(default_factory=KvCache)
     fast_loops: FastLoops = field(default_factory=FastLoops)
     backoffs: Backoffs = field(default_factory=Backoffs)
-    stalls: Stalls = field(default_factory=Stalls)
-    straggler: Straggler = field(default_factory=Straggler)
+    sick: Sick = field(default_factory=Sick)
+    slow_since: tuple[tuple[str, float], ...] = ()
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
     closing: Closing | None = None
@@ -92,6 +91,8 @@ def facts(service: ServiceSnapshot) -> ServiceSnapshot:
         seen.interval_seconds,
         by_accelerator=seen.by_accelerator,
         hung=seen.hung,
+        silent=seen.silent,
+        failing=seen.failing,
         lagging=seen.lagging,
     )
     return replace(service, traffic=traffic, history=None, recalled=Recalled(), born_at=None)

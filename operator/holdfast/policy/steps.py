@@ -84,7 +84,7 @@ def explain(plan: ServicePlan) -> Decision:
 
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
-REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
+REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_ERRORS, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
 NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
 """Reasons of changes that the load did not cause: they are no flapping."""
 

@@ -216,21 +216,21 @@ class View:
 
     @property
     def ailing_to_let_go(self) -> int:
-        """Ailing replicas that can be removed at once, without a loss of capacity or of further requests.
+        """Ailing replicas to remove now, without a loss of capacity or of further requests: one at a time.
 
         None is removed while people set the size, metrics are doubtful, or something starts: Kubernetes would remove
         that instead. Where no more replicas are available, one is removed below the minimum, and its successor follows.
 
-        A straggler stays while other replicas have no room for its load: they would answer late as well.
+        One that still serves stays while other replicas have no room for its load: they would answer late as well.
         """
         group, waiting = self.group, len(self._before_ailing)
         if not group.ailing or self._moving:
             return 0
         least = self.least.replicas
         has_room = group.baseline < self.chosen.most and not waiting and self.allocation is None
-        if self.learned.straggler.sure and has_room and len(group.ready) < max(self.chosen.replicas, least):
+        if self.learned.sick.serve and has_room and len(group.ready) < max(self.chosen.replicas, least):
             return 0
-        return max(0, min(len(group.ailing), group.baseline - waiting - max(1, least - (not has_room))))
+        return max(0, min(1, group.baseline - waiting - max(1, least - (not has_room))))
 
     @property
     def leaving(self) -> Counter[str]:

@@ -79,10 +79,10 @@ def test_a_prior_that_promises_too_much_is_corrected(plugin: bool) -> None:
 
 def test_right_after_a_cold_start_no_engine_is_called_slow() -> None:
     reasons = told(stepped(3.0, 60.0, plugin=False, connections=EVEN))
-    assert "EngineSlow" not in reasons
+    assert not {"EngineSlow", "CauseUnknown"}.intersection(reasons)
     assert "ColdStart" in reasons
 
 
 def test_load_that_stays_with_the_old_replicas_is_called_that() -> None:
     reasons = told(stepped(3.0, 60.0, plugin=False, connections=KEPT))
-    assert reasons.count("LoadImbalanced") > 5 * reasons.count("EngineSlow")
+    assert reasons.count("LoadImbalanced") > 5 * (reasons.count("EngineSlow") + reasons.count("CauseUnknown"))

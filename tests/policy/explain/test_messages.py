@@ -32,7 +32,7 @@ from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.decision import ConditionValue
-from holdfast.domain.engine import EngineFacts, EngineState, PluginMode
+from holdfast.domain.engine import EngineFacts, EngineState, PluginMode, StepSums
 from holdfast.domain.node_inventory import Room
 from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
@@ -62,8 +62,7 @@ from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Stall, Stalls
-from holdfast.policy.health.stragglers import Straggler
+from holdfast.policy.health.sick import Sick, Symptom
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
@@ -379,24 +378,35 @@ def drained(count: int = 1, *, more: tuple[Replica, ...] = (), starting: tuple[R
 def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> View:
     """So many of the replicas look hung; in doubt they count as ready all the same."""
     pods = replicas(size)
-    stalls = Stalls(tuple(Stall(pod.name, NOW - 90.0, True) for pod in pods[:count]), doubted)
+    stalls = Sick(tuple(symptom(pod, Reason.ENGINE_HUNG) for pod in pods[:count]), doubted)
     hung = () if doubted else pods[:count]
     group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], ailing=hung)
-    return view(group=group, learned=Learned(45.0, stalls=stalls), **more)
+    return view(group=group, learned=Learned(45.0, sick=stalls), **more)
 
 
-def lagging(size: int, **more: object) -> View:
+def symptom(pod: Replica, reason: Reason) -> Symptom:
+    """What a replica has shown for long enough."""
+    return Symptom(pod.name, reason, NOW - 90.0, NOW, sure=True)
+
+
+def suspected(count: int) -> Learned:
+    """So many replicas look stalled by their metrics, and nothing proves it."""
+    symptoms = (replace(symptom(pod, Reason.ENGINE_HUNG), sure=False) for pod in replicas(count))
+    return Learned(45.0, sick=Sick(tuple(symptoms)))
+
+
+def lagging(size: int, reason: Reason = Reason.ENGINE_LAGGING, **more: object) -> View:
     """One of the replicas lags."""
     pods = replicas(size)
     group = Group("h100", size=size, exists=True, ready=pods[1:], ailing=pods[:1])
-    return view(group=group, learned=Learned(45.0, straggler=Straggler(pods[0].name, NOW - 90.0, True)), **more)
+    sick = Sick((symptom(pods[0], reason),), last=pods[0].name, last_at=NOW)
+    return view(group=group, learned=Learned(45.0, sick=sick), **more)
 
 
-def lagging_again(**more: object) -> View:
+def lagging_again(reason: Reason = Reason.ENGINE_LAGGING, **more: object) -> View:
     """One that lags soon after another one was replaced."""
-    pods = replicas(4)
-    seen = ServiceView(CHAT, replace(traffic(5.0), lagging=(pods[1].name,)), pods).snapshot()
-    return view(service=seen, learned=Learned(45.0, straggler=Straggler(last="chat-gone", last_at=NOW - 90.0)), **more)
+    sick = Sick((symptom(replicas(4)[1], reason),), last="chat-gone", last_at=NOW - 90.0)
+    return view(learned=Learned(45.0, sick=sick), **more)
 
 
 def filling(**more: object) -> View:
@@ -409,6 +419,18 @@ def filling(**more: object) -> View:
 
 def missed(group: Group | None = None, **more: object) -> View:
     return view(slo=MISSED, group=group or running(4), **more)
+
+
+ERRORS = judge(traffic(5.0, failed=30.0))
+STEPS = StepSums(steps=1000.0, seconds=24.0)
+
+
+def slow(factor: float, steps: StepSums | None = None) -> View:
+    """Engines of which the steps were measured to take longer than expected."""
+    correction = Correction(NormalBelief(math.log(factor), 0.05), looks=9)
+    known = replace(MISSING, slow_since=(("h100", NOW - 3600.0),))
+    seen = judge(replace(traffic(5.0), steps=() if steps is None else (("h100", steps),)))
+    return missed(learned=known, seen=seen, correction=correction)
 
 
 def mostly_bad(**more: object) -> View:
@@ -504,6 +526,11 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, most hang": (READY, hanging(5, 6, doubted=True)),
     "Ready, one lags": (READY, lagging(4, **needing(4))),
     "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
+    "Ready, another lags soon after": (READY, lagging_again()),
+    "Ready, one looks stalled": (READY, view(learned=suspected(1))),
+    "Ready, four look stalled": (READY, view(learned=suspected(4))),
+    "Ready, one fails requests": (READY, lagging(4, Reason.ENGINE_ERRORS, **needing(4))),
+    "Ready, two hang and go": (READY, hanging(2, 6)),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
     "Ready, no text": (READY, failing(pod(**ended("engine unsupported: /v1/completions answered 404", 65)))),
     "Ready, no such image": (READY, cannot_start("ImagePullBackOff", 'Back-off pulling image "vllm/vlm"')),
@@ -529,7 +556,17 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
     "SLOMet, starting": (SLO_MET, missed(running(2, size=4), starting=True, **needing(4))),
     "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),
-    "SLOMet, slow engine": (SLO_MET, missed(learned=MISSING)),
+    "SLOMet, slow engines": (SLO_MET, slow(1.6)),
+    "SLOMet, slow engines with the plugin": (SLO_MET, slow(1.6, STEPS)),
+    "SLOMet, nobody knows why": (SLO_MET, missed(learned=MISSING)),
+    "SLOMet, nobody knows why, rejected": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, rejected=9.0)))),
+    "SLOMet, errors": (SLO_MET, missed(learned=MISSING, seen=ERRORS)),
+    "SLOMet, errors at the maximum": (SLO_MET, missed(running(10), **needing(12), **(load(59.0) | {"seen": ERRORS}))),
+    "SLOMet, one fails requests": (SLO_MET, lagging(4, Reason.ENGINE_ERRORS, slo=MISSED, seen=ERRORS, **needing(4))),
+    "SLOMet, another fails requests soon after": (
+        SLO_MET,
+        lagging_again(Reason.ENGINE_ERRORS, slo=MISSED, seen=ERRORS),
+    ),
     "SLOMet, uneven": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, busiest=3.4)), **load(12.0))),
     "SLOMet, just started": (SLO_MET, missed()),
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),

@@ -145,7 +145,7 @@ def test_where_nothing_comes_nothing_is_missing() -> None:
     [
         (replicas(2) + replicas(1, ReplicaPhase.STARTING, age=9.0), 40.0, "ColdStart"),
         (replicas(1) + replicas(1, ReplicaPhase.FAILING), 40.0, "EngineFailing"),
-        (replicas(4), 5.0, "EngineSlow"),
+        (replicas(4), 5.0, "CauseUnknown"),
     ],
     ids=["starting", "failing", "enough replicas"],
 )

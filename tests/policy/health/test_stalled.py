@@ -4,72 +4,99 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Stalls, watch_stalls
+from holdfast.policy.health.sick import Sick, watch_sick
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.transition.sizes import decide_sizes
-from tests.builders import NOW, ServiceBuilder, accelerator, condition, no_traffic, replicas, service, traffic
+from tests.builders import (
+    NOW,
+    ServiceBuilder,
+    ServiceView,
+    accelerator,
+    condition,
+    no_traffic,
+    replicas,
+    service,
+    traffic,
+)
 from tests.policy.fluid import FluidCluster, Pod, steps
 from tests.policy.views import view
 
 TIMING = Timing(5.0, 15.0)
-FRESH = judge(traffic(5.0))
 CHAT = service().with_replicas_between(1, 20)
 STILL_SECONDS = 75.0
 KNOWN_SECONDS = 100.0
 """By then a hang is seen, and seen again."""
 
 
-def watched(*looks: tuple[float, Sequence[str]], ready: int = 4, state: SignalState = SignalState.FRESH) -> Stalls:
+def look(
+    memory: Sick,
+    names: Collection[str],
+    second: float,
+    pods: Sequence[Replica] = replicas(4),
+    state: SignalState = SignalState.FRESH,
+) -> Sick:
+    """What is remembered after one look at pods of which some seem to hang."""
+    told = traffic(5.0) if state is SignalState.FRESH else no_traffic(state)
+    told = replace(told, hung=tuple(sorted(names)))
+    seen = ServiceView(CHAT, told, tuple(pods)).snapshot()
+    return watch_sick(memory, seen, judge(told), NOW + second, TIMING)
+
+
+def watched(*looks: tuple[float, Sequence[str]], ready: int = 4, state: SignalState = SignalState.FRESH) -> Sick:
     """What is remembered after looks of (seconds, pods that look hung); only the last one is of that state."""
-    memory, pods = Stalls(), replicas(ready)
+    memory, pods = Sick(), replicas(ready)
     for index, (second, names) in enumerate(looks):
         last = index == len(looks) - 1
-        seen = judge(no_traffic(state)) if last and state is not SignalState.FRESH else FRESH
-        memory = watch_stalls(memory, names, pods, seen, NOW + second, TIMING)
+        memory = look(memory, names, second, pods, state if last else SignalState.FRESH)
     return memory
+
+
+def ailing(memory: Sick) -> set[str]:
+    """The replicas that count as no capacity."""
+    return {symptom.name for symptom in memory.believed}
 
 
 FIRST, SECOND, THIRD = (replica.name for replica in replicas(3))
 
 
 def test_one_look_is_no_hang_and_the_next_scrape_makes_it_one() -> None:
-    assert watched((0, [FIRST])).believed == frozenset()
-    assert watched((0, [FIRST]), (10, [FIRST])).believed == frozenset()
-    assert watched((0, [FIRST]), (10, [FIRST]), (15, [FIRST])).believed == {FIRST}
+    assert ailing(watched((0, [FIRST]))) == set()
+    assert ailing(watched((0, [FIRST]), (10, [FIRST]))) == set()
+    assert ailing(watched((0, [FIRST]), (10, [FIRST]), (15, [FIRST]))) == {FIRST}
 
 
 def test_a_token_ends_a_hang_at_once_and_a_new_one_begins_anew() -> None:
-    assert watched((0, [FIRST]), (15, [FIRST]), (20, [])) == Stalls()
-    assert watched((0, [FIRST]), (15, [FIRST]), (20, []), (25, [FIRST])).believed == frozenset()
+    assert watched((0, [FIRST]), (15, [FIRST]), (20, [])) == Sick()
+    assert ailing(watched((0, [FIRST]), (15, [FIRST]), (20, []), (25, [FIRST]))) == set()
 
 
 @pytest.mark.parametrize("state", [SignalState.UNREACHABLE, SignalState.STALE, SignalState.PARTIAL, SignalState.ABSENT])
 def test_missing_metrics_neither_end_a_hang_nor_make_one(state: SignalState) -> None:
-    assert watched((0, [FIRST]), (15, [FIRST]), (20, []), state=state).believed == {FIRST}
-    assert watched((0, [FIRST]), (60, []), state=state).believed == frozenset()
+    assert ailing(watched((0, [FIRST]), (15, [FIRST]), (20, []), state=state)) == {FIRST}
+    assert ailing(watched((0, [FIRST]), (60, []), state=state)) == set()
 
 
 def test_a_pod_that_is_not_ready_any_more_is_forgotten() -> None:
     memory = watched((0, [FIRST]), (15, [FIRST]))
     draining = replicas(4, ReplicaPhase.DRAINING)
-    assert watch_stalls(memory, [FIRST], draining, FRESH, NOW + 20.0, TIMING) == Stalls()
+    assert look(memory, [FIRST], 20.0, draining) == Sick()
 
 
 def test_pods_that_nobody_knows_do_not_hang() -> None:
-    assert watched((0, ["somebody"]), (15, ["somebody"])) == Stalls()
+    assert watched((0, ["somebody"]), (15, ["somebody"])) == Sick()
 
 
 @pytest.mark.parametrize(
@@ -79,18 +106,18 @@ def test_pods_that_nobody_knows_do_not_hang() -> None:
 def test_where_more_than_half_of_several_hang_none_is_believed_to(ready: int, hung: int, doubted: bool) -> None:
     names = [replica.name for replica in replicas(ready)][:hung]
     memory = watched((0, names), (15, names), ready=ready)
-    assert memory.found == tuple(names)
-    assert (memory.doubted, memory.believed) == (doubted, frozenset() if doubted else frozenset(names))
+    assert [symptom.name for symptom in memory.found] == names
+    assert (memory.doubted, ailing(memory)) == (doubted, set() if doubted else set(names))
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.sets(st.sampled_from([FIRST, SECOND, THIRD, "x"]))), max_size=12))
 def test_whoever_is_believed_to_hang_has_been_seen_so_for_a_scrape(looks: list[tuple[float, set[str]]]) -> None:
-    memory, now, since = Stalls(), NOW, dict[str, float]()
+    memory, second, since = Sick(), 0.0, dict[str, float]()
     for passed, names in looks:
-        now += passed
-        since = {name: since.get(name, now) for name in names}
-        memory = watch_stalls(memory, names, replicas(3), FRESH, now, TIMING)
-        assert all(now - since[name] >= TIMING.scrape_seconds for name in memory.believed)
+        second += passed
+        since = {name: since.get(name, second) for name in names}
+        memory = look(memory, names, second, replicas(3))
+        assert all(second - since[name] >= TIMING.scrape_seconds for name in ailing(memory))
         assert not memory.doubted or not memory.believed
 
 
@@ -246,7 +273,7 @@ def test_a_hang_teaches_nothing_about_what_a_replica_carries() -> None:
     fleet.sight = lambda second: SignalState.PARTIAL if second > 660.0 else SignalState.FRESH  # it must stay
     fleet.stall(1).run(300)
     learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.stalls.believed
+    assert learned.sick.believed
     assert learned.evidence.verdicts == Verdicts()
 
 

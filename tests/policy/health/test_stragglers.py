@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
@@ -18,14 +19,13 @@ from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Stall, Stalls
-from holdfast.policy.health.stragglers import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Straggler, watch_straggler
+from holdfast.policy.health.sick import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Sick, Symptom, watch_sick
 from holdfast.policy.memory import Learned
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.transition.sizes import decide_sizes
 from tests.builders import NOW, ServiceBuilder, ServiceView, condition, no_traffic, replicas, traffic
 from tests.policy.fluid import steps
-from tests.policy.health.test_stalled import CHAT, HangingCluster, names_of
+from tests.policy.health.test_stalled import CHAT, HangingCluster, ailing, names_of
 from tests.policy.views import view
 
 TIMING = Timing(5.0, 15.0)
@@ -42,22 +42,22 @@ HALF_BLIND = [
 
 
 def look(
-    memory: Straggler,
+    memory: Sick,
     second: float,
     names: Sequence[str],
-    pods: Sequence[Replica] = replicas(3),
+    pods: Sequence[Replica] = replicas(4),
     state: SignalState = SignalState.FRESH,
-    stalls: Stalls = Stalls(),  # noqa: B008  # nobody changes it
+    hung: Sequence[str] = (),
     **placement: object,
-) -> Straggler:
+) -> Sick:
     """What is remembered after one look at pods of which some are told to lag."""
-    told = replace(traffic(5.0, seconds=INTERVAL_SECONDS, state=state), lagging=tuple(names))
+    told = replace(traffic(5.0, seconds=INTERVAL_SECONDS, state=state), lagging=tuple(names), hung=tuple(hung))
     sizes = (Placement("h100", len(pods), **placement),)  # type: ignore[arg-type]
     seen = ServiceView(CHAT, told, tuple(pods), sizes).snapshot()
-    return watch_straggler(memory, seen, stalls, judge(told), NOW + second, TIMING)
+    return watch_sick(memory, seen, judge(told), NOW + second, TIMING)
 
 
-def watched(*looks: tuple[float, Sequence[str]], memory: Straggler = Straggler()) -> Straggler:  # noqa: B008  # nobody changes it
+def watched(*looks: tuple[float, Sequence[str]], memory: Sick = Sick()) -> Sick:  # noqa: B008  # nobody changes it
     """What is remembered after looks of (seconds, pods that are told to lag)."""
     for second, names in looks:
         memory = look(memory, second, names)
@@ -70,67 +70,73 @@ def lagged(name: str, since: float = 0.0) -> tuple[tuple[float, list[str]], tupl
 
 
 def test_a_replica_lags_once_it_has_looked_so_for_as_long_as_a_hang_takes_to_be_seen() -> None:
-    assert watched((0, [FIRST])).believed == frozenset()
-    assert watched((0, [FIRST]), (25, [FIRST])).believed == frozenset()
-    assert watched((0, [FIRST]), (25, [FIRST]), (30, [FIRST])).believed == {FIRST}
+    assert ailing(watched((0, [FIRST]))) == set()
+    assert ailing(watched((0, [FIRST]), (25, [FIRST]))) == set()
+    assert ailing(watched((0, [FIRST]), (25, [FIRST]), (30, [FIRST]))) == {FIRST}
 
 
-def test_a_share_in_time_that_recovers_ends_it_at_once_and_the_same_replica_may_lag_again() -> None:
-    ended = watched(*lagged(FIRST), (35, []))
-    assert ended.believed == frozenset()
-    assert watched((40, [FIRST]), memory=ended).believed == frozenset()
-    assert watched((40, [FIRST]), (70, [FIRST]), memory=ended).believed == {FIRST}
+def test_a_share_in_time_that_recovers_for_an_interval_ends_it_and_the_same_replica_may_lag_again() -> None:
+    assert ailing(watched(*lagged(FIRST), (75, []))) == {FIRST}
+    ended = watched(*lagged(FIRST), (76, []))
+    assert ailing(ended) == set()
+    assert ailing(watched((80, [FIRST]), memory=ended)) == set()
+    assert ailing(watched((80, [FIRST]), (110, [FIRST]), memory=ended)) == {FIRST}
+
+
+def test_a_replica_that_lags_time_and_again_is_named_within_two_minutes() -> None:
+    on_and_off = [(second, [FIRST] if second % 60 < 30 else []) for second in range(0, 75, 5)]
+    assert ailing(watched(*on_and_off)) == {FIRST}
 
 
 @pytest.mark.parametrize("state", HALF_BLIND)
 def test_without_fresh_metrics_nobody_begins_to_lag_or_ceases(state: SignalState) -> None:
-    assert look(Straggler(), 0, [FIRST], state=state) == Straggler()
+    assert look(Sick(), 0, [FIRST], state=state) == Sick()
     begun = watched((0, [FIRST]))
     assert look(begun, 60, [FIRST], state=state) == begun
-    assert look(watched(*lagged(FIRST)), 60, [], state=state).believed == {FIRST}
+    assert ailing(look(watched(*lagged(FIRST)), 60, [], state=state)) == {FIRST}
 
 
 @pytest.mark.parametrize("ready_at", [None, NOW - 120.0, NOW + 30.0])
 def test_a_replica_that_is_new_does_not_lag(ready_at: float | None) -> None:
     pods = [replace(pod, ready_at=ready_at) if pod.name == FIRST else pod for pod in replicas(3)]
-    assert look(Straggler(), 0, [FIRST], pods) == Straggler()
+    assert look(Sick(), 0, [FIRST], pods) == Sick()
 
 
 def test_the_only_replica_and_one_that_nobody_knows_do_not_lag() -> None:
-    assert look(Straggler(), 0, [FIRST], replicas(1)) == Straggler()
-    assert look(Straggler(), 0, ["somebody", ""]) == Straggler()
+    assert look(Sick(), 0, [FIRST], replicas(1)) == Sick()
+    assert look(Sick(), 0, ["somebody", ""]) == Sick()
 
 
 def test_one_that_is_not_ready_any_more_is_forgotten() -> None:
     others = (*replicas(1, ReplicaPhase.DRAINING), *replicas(3)[1:])
     gone = look(watched(*lagged(FIRST)), 35, [FIRST], others)
-    assert (gone.name, gone.last) == ("", FIRST)
+    assert (gone.each, gone.last) == ((), FIRST)
 
 
 @pytest.mark.parametrize("placement", [{"rolling_out": True}, {"batching_before": CHAT.spec.batching}])
 def test_nobody_lags_while_replicas_differ_by_design(placement: dict[str, object]) -> None:
-    assert look(Straggler(), 0, [FIRST], **placement).name == ""
-    assert look(watched(*lagged(FIRST)), 35, [FIRST], **placement).name == ""
+    assert look(Sick(), 0, [FIRST], **placement).each == ()
+    assert look(watched(*lagged(FIRST)), 35, [FIRST], **placement).each == ()
 
 
 def test_nobody_lags_while_others_hang() -> None:
-    stalls = Stalls((Stall(SECOND, NOW - 90.0, True),))
-    assert look(watched(*lagged(FIRST)), 35, [FIRST], stalls=stalls).name == ""
+    found = look(watched(*lagged(FIRST)), 35, [FIRST], hung=[SECOND])
+    assert [symptom.name for symptom in found.each] == [SECOND]
 
 
 def test_one_at_a_time_lags_and_no_other_for_ten_minutes() -> None:
     both = watched((0, [SECOND, FIRST]), (30, [SECOND, FIRST]))
-    assert both.believed == {FIRST}
+    assert ailing(both) == {FIRST}
     other = watched((35, [SECOND]), (25 + QUIET_SECONDS, [SECOND]), memory=both)
-    assert other.name == ""
-    assert watched(*lagged(SECOND, 30 + QUIET_SECONDS), memory=other).believed == {SECOND}
+    assert ailing(other) == set()
+    assert ailing(watched(*lagged(SECOND, 30 + QUIET_SECONDS), memory=other)) == {SECOND}
 
 
 def test_what_a_replacement_does_not_end_is_replaced_ever_more_rarely() -> None:
-    memory, second, quiet = Straggler(), 0.0, []
+    memory, second, quiet = Sick(), 0.0, []
     for name in (FIRST, SECOND) * 5:
         memory = watched(*lagged(name, second), memory=memory)
-        assert memory.believed == {name}
+        assert ailing(memory) == {name}
         quiet.append(memory.quiet_seconds)
         second += SURE_SECONDS + memory.quiet_seconds
     assert quiet[:4] == [600.0, 1200.0, 2400.0, 4800.0]
@@ -141,11 +147,11 @@ def test_what_a_replacement_does_not_end_is_replaced_ever_more_rarely() -> None:
 
 def test_a_lag_that_was_not_to_be_seen_for_more_than_an_interval_begins_anew_and_a_sure_one_stays() -> None:
     begun = watched((0, [FIRST]), (25, [FIRST]))
-    assert watched((600, [FIRST]), memory=begun).believed == frozenset()
-    assert watched((600, [FIRST]), (630, [FIRST]), memory=begun).believed == {FIRST}
+    assert ailing(watched((600, [FIRST]), memory=begun)) == set()
+    assert ailing(watched((600, [FIRST]), (630, [FIRST]), memory=begun)) == {FIRST}
     blind = look(begun, 60, [FIRST], state=SignalState.STALE)
-    assert watched((80, [FIRST]), memory=blind).believed == frozenset()
-    assert watched(*lagged(FIRST), (600, [FIRST])).believed == {FIRST}
+    assert ailing(watched((80, [FIRST]), memory=blind)) == set()
+    assert ailing(watched(*lagged(FIRST), (600, [FIRST]))) == {FIRST}
 
 
 LOOKS = st.tuples(
@@ -159,20 +165,21 @@ LOOKS = st.tuples(
 def test_whoever_lags_has_long_been_seen_so_and_comes_long_after_the_last(
     looks: list[tuple[float, set[str], SignalState]],
 ) -> None:
-    memory, second, seen_at, since, sure_at = Straggler(), 0.0, -math.inf, dict[str, float](), dict[str, float]()
+    memory, second, seen_at, since, sure_at = Sick(), 0.0, dict[str, float](), dict[str, float](), dict[str, float]()
     for passed, names, state in looks:
         second += passed
-        if state is SignalState.FRESH:
-            unbroken = second - seen_at <= INTERVAL_SECONDS
-            since = {name: since.get(name, second) if unbroken else second for name in names}
-            seen_at = second
-        before, memory = memory.believed, look(memory, second, sorted(names), state=state)
-        assert state is SignalState.FRESH or memory.believed <= before
-        for name in memory.believed - before:
+        for name in names if state is SignalState.FRESH else ():
+            unbroken = second - seen_at.get(name, -math.inf) <= INTERVAL_SECONDS
+            since[name] = since[name] if unbroken else second
+            seen_at[name] = second
+        before, memory = ailing(memory), look(memory, second, sorted(names), state=state)
+        assert state is SignalState.FRESH or ailing(memory) <= before
+        for name in ailing(memory) - before:
+            assert name in names
             assert second - since[name] >= SURE_SECONDS
             assert all(second - at >= QUIET_SECONDS for other, at in sure_at.items() if other != name)
         if state is SignalState.FRESH:
-            sure_at |= dict.fromkeys(memory.believed, second)
+            sure_at |= dict.fromkeys(ailing(memory), second)
 
 
 class LaggingCluster(HangingCluster):
@@ -328,7 +335,7 @@ def test_a_lag_teaches_nothing_about_what_a_replica_carries() -> None:
     before = fleet.memory.services[CHAT.spec.key].learned
     fleet.stall(1).run(400)
     learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.straggler.sure
+    assert learned.sick.believed
     assert learned.evidence.verdicts == Verdicts()
     assert [belief.slowness for belief in learned.capacity.beliefs] == [b.slowness for b in before.capacity.beliefs]
 
@@ -336,7 +343,7 @@ def test_a_lag_teaches_nothing_about_what_a_replica_carries() -> None:
 def test_nobody_to_be_seen_lags_in_an_empty_snapshot() -> None:
     empty = no_traffic(SignalState.ABSENT)
     seen: ServiceSnapshot = ServiceView(CHAT, empty).snapshot()
-    assert watch_straggler(Straggler(), seen, Stalls(), judge(empty), NOW, TIMING) == Straggler()
+    assert watch_sick(Sick(), seen, judge(empty), NOW, TIMING) == Sick()
 
 
 def test_what_a_lagging_replica_holds_spares_it_nothing() -> None:
@@ -355,7 +362,8 @@ def test_on_an_accelerator_that_is_being_left_it_stays_as_the_others_do_until_ne
     laggard, *others = replicas(4, on="l40s")
     old = Group("l40s", size=4, exists=True, ready=tuple(others), ailing=(laggard,))
     new = Group("h100", size=2, exists=True, starting=replicas(2, ReplicaPhase.STARTING))
-    learned = Learned(lead_seconds=45.0, straggler=Straggler(laggard.name, NOW - 60.0, True, laggard.name, NOW))
+    lags = Symptom(laggard.name, Reason.ENGINE_LAGGING, NOW - 60.0, NOW, sure=True)
+    learned = Learned(lead_seconds=45.0, sick=Sick((lags,), last=laggard.name, last_at=NOW))
     seen = judge(traffic(5.0, state=state))
     leaving = view(group=new, others=(old,), groups=(new, old), learned=learned, seen=seen, starting=True)
     kept = {target.accelerator: target.replicas for target in decide_sizes(leaving).targets}

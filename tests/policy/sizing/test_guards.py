@@ -20,7 +20,7 @@ from holdfast.policy.estimate.replica_capacity import Correction
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.health.stalled import Stall, Stalls
+from holdfast.policy.health.sick import Sick, Symptom
 from holdfast.policy.memory import Learned
 from holdfast.policy.sizing import guards
 from holdfast.policy.sizing.guards import GUARDS, Guard, Proposal, apply_guards
@@ -68,8 +68,13 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.metrics_are_fresh, view(seen=STALE), 4, None),
     (guards.metrics_are_fresh, WITHOUT_HISTORY, 4, None),
     (guards.metrics_are_fresh, view(), None, None),
-    (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls((Stall("a", NOW, True),)))), None, None),
-    (guards.most_replicas_move, view(learned=Learned(45.0, stalls=Stalls(doubted=True))), 4, None),
+    (
+        guards.most_replicas_move,
+        view(learned=Learned(45.0, sick=Sick((Symptom("a", Reason.ENGINE_HUNG, NOW, NOW, True),)))),
+        None,
+        None,
+    ),
+    (guards.most_replicas_move, view(learned=Learned(45.0, sick=Sick(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(3), short=replicas(1))), 3, None),
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(2), short=replicas(2))), None, None),

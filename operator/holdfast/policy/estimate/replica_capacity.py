@@ -37,6 +37,9 @@ UNSURE = 0.6
 MATERIAL = 0.05
 """Relative change of step times below which capacities are not recomputed."""
 
+SLOW = 1.25
+"""Factor on the expected step times from which engines are called slow."""
+
 FIRST_STEPS, FIRST_LOAD = NormalBelief(0.0, 0.15), NormalBelief(0.0, 0.1)
 """Beliefs before the first evidence; that about steps gets the deviation of its prior."""
 
@@ -59,6 +62,11 @@ class Correction:
     def slowness(self) -> float:
         """Return by which factor steps take longer than the prior says."""
         return self.steps.factor
+
+    @property
+    def slow(self) -> bool:
+        """Return whether it was measured that steps take longer than the prior says, by more than it may be wrong."""
+        return self.looks > 0 and self.steps.mean > max(math.log(SLOW), 2.0 * self.steps.deviation)
 
     @property
     def gain(self) -> float:
@@ -167,6 +175,12 @@ class Capacity:
     def belief(self, accelerator: str) -> Belief | None:
         """Return the belief about an accelerator; None where it is not listed."""
         return next((belief for belief in self.beliefs if belief.option.name == accelerator), None)
+
+
+def slow_since(before: tuple[tuple[str, float], ...], memory: Capacity, now: float) -> tuple[tuple[str, float], ...]:
+    """Return the accelerators whose engines are slower than expected, and since when that is known."""
+    known, slow = dict(before), (belief for belief in memory.beliefs if belief.correction.slow)
+    return tuple([(belief.option.name, known.get(belief.option.name, now)) for belief in slow])
 
 
 def believe(

@@ -10,6 +10,7 @@ from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.schedules import unknown_timezone
 from holdfast.domain.signals import SignalState
+from holdfast.domain.valid_traffic import bad_by_cause
 from holdfast.enginemodel.capacity import Bottleneck
 from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.slo_budget import recent
@@ -35,6 +36,15 @@ METRICS_REASONS = {
 """Reasons of missing signals; of all other states it is MetricsPartial."""
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
+
+CAUSES = {
+    "ttft_rps": "get a late first token",
+    "tpot_rps": "get their tokens too slowly",
+    "e2e_rps": "end too late",
+    "rejected_rps": "are rejected at the admission",
+    "error_rps": "end with an error of the engine",
+}
+"""What becomes of bad requests, by the fields of `BadByCause`."""
 
 Told = tuple[bool | None, str, str]
 """Status, reason and message of a condition; the status is None where it is unknown."""
@@ -63,16 +73,17 @@ def _ready(view: View, bad: str) -> Told:
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return False, problem.reason, problem.message
     if told := messages.ailing(view):
-        doubted = view.learned.stalls.doubted
+        doubted = view.learned.sick.doubted
         others = "" if doubted else f"{counted(serving, 'replica', 'serves', 'serve', of=view.size)} normally; "
-        return None if doubted else serving > 0, messages.ailing_reason(view), others + told
+        return None if doubted else serving > 0, view.learned.sick.reason, others + told
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     broken = _broken(view)
     if serving:
         more = f"{counted(serving, 'replica', 'is', 'are')} ready, {view.size} desired"
         fails = broken[1] if broken else ""
-        parts = (_shares(view) if serving <= view.size else more, messages.going(view), fails)
+        sick = messages.passed_over(view) or messages.unproven(view)
+        parts = (_shares(view) if serving <= view.size else more, messages.going(view), sick, fails)
         return True, Reason.SERVING, "; ".join(filter(None, parts)) + _unknown(view)
     if view.at_zero and not view.left_at_zero:
         return True, Reason.IDLE, f"no replica runs; {messages.rests(view)}"
@@ -205,6 +216,8 @@ def _missing(view: View) -> str:
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     """The most likely cause, the one that somebody must act on first, and what it means."""
+    if told := _fails(view):
+        return Reason.ENGINE_ERRORS, told
     limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in messages.HARD_BOUNDS), None)
     if limited is not None:
         return limited.reason, limited.sentence
@@ -214,7 +227,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         text = f"{short} for a free {view.chosen.name}; {more}; add a node"
         return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
     if told := messages.ailing(view):
-        return messages.ailing_reason(view), told
+        return view.learned.sick.reason, told
     failing = sum(len(group.failing) for group in view.groups)
     if failing:
         return (
@@ -230,7 +243,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
 def _missed_at_rest(view: View) -> tuple[Reason, str]:
     """The cause where nothing fails, nothing starts and nothing bounds the size."""
     if told := messages.passed_over(view):
-        return Reason.ENGINE_LAGGING, told
+        return view.learned.sick.passed_over[0].reason, told
     if not view.slo.burning:
         text = "the objective is met at present; earlier requests missed it, usually while replicas started"
         return Reason.COLD_START, text
@@ -251,7 +264,33 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
         uneven = f"the busiest has {busiest:.1f} times the mean load; spread requests evenly over the replicas"
         return Reason.LOAD_IMBALANCED, f"{load}, but {uneven}"
-    return Reason.ENGINE_SLOW, f"{load}, but requests are late; check the engines and their nodes"
+    if told := messages.slow(view):
+        return Reason.ENGINE_SLOW, f"{load}, but {told}"
+    unknown = (
+        "nothing that engines report shows why; compare with times at the clients, and see gateway and engine logs"
+    )
+    return Reason.CAUSE_UNKNOWN, f"{load}, but most bad requests {CAUSES[_worst_cause(view)]}, and {unknown}"
+
+
+def _worst_cause(view: View) -> str:
+    """What became of most bad requests of the last interval, as a field of `BadByCause`."""
+    found = bad_by_cause(view.seen, view.spec.slo)
+    rates = {} if found is None else {name: getattr(found, name) or 0.0 for name in CAUSES}
+    return max(CAUSES, key=lambda name: rates.get(name, 0.0))
+
+
+def _fails(view: View) -> str:
+    """Say that most bad requests end with errors, and of which replicas if that is known; empty otherwise."""
+    seen, sick = view.seen, view.learned.sick
+    if _worst_cause(view) != "error_rps" or seen.failed <= view.spec.slo.budget_share * seen.arrived:
+        return ""
+    if sick.named and sick.reason is Reason.ENGINE_ERRORS:
+        named = messages.ailing(view)
+    elif any(symptom.reason is Reason.ENGINE_ERRORS for symptom in sick.passed_over):
+        named = messages.passed_over(view)
+    else:
+        named = "see the engine logs"
+    return f"most bad requests {CAUSES['error_rps']}; {named}"
 
 
 def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:

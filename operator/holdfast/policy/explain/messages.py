@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of
+from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of, utc
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
 from holdfast.policy.health.backoff import FLOOD_SECONDS
@@ -15,6 +15,19 @@ from holdfast.policy.view import View
 
 SURPRISE = 2.0
 """Factor between expected and measured step times that a message mentions."""
+
+SYMPTOMS = {
+    Reason.ENGINE_HUNG: (
+        "is stalled: it holds requests and produces no tokens",
+        "are stalled: they hold requests and produce no tokens",
+    ),
+    Reason.ENGINE_ERRORS: ("ends most of its requests with an error", "end most of their requests with an error"),
+    Reason.ENGINE_LAGGING: (
+        "is a straggler: it misses the objectives while its peers meet them",
+        "are stragglers: they miss the objectives while their peers meet them",
+    ),
+}
+"""What is true of one sick replica, and of several, the worst symptom first."""
 
 
 def describe(view: View, sizes: Sizes) -> str:
@@ -38,19 +51,34 @@ def describe(view: View, sizes: Sizes) -> str:
 
 
 def ailing(view: View) -> str:
-    """Which replicas hang, or which one lags, and what becomes of them; without times, which would change each tick."""
-    stalls, straggler = view.learned.stalls, view.learned.straggler
-    if straggler.sure:
-        return f"{_straggler(straggler.name)}; {_removed(view, (straggler.name,))}"
-    if not stalls.found:
+    """Which replicas are sick, and what becomes of them; without times, which would change each tick."""
+    sick, names = view.learned.sick, [symptom.name for symptom in view.learned.sick.named]
+    if not names:
         return ""
-    one = len(stalls.found) == 1
-    subject = f"{'replica' if one else 'replicas'} {some_of(stalls.found)} {'is' if one else 'are'} stalled"
-    told = f"{subject}: {'it holds' if one else 'they hold'} requests and {'produces' if one else 'produce'} no tokens"
-    if stalls.doubted:
+    told = _sick(sick.reason, names)
+    if sick.doubted:
         shared = "check what they share: driver, storage, network, metrics"
         return f"{told}; most replicas are affected, so none is replaced; {shared}"
-    return f"{told}; {_removed(view, stalls.found[:MOST_NAMED])}"
+    return f"{told}; {_removed(view, names[:MOST_NAMED])}"
+
+
+def _sick(reason: Reason, names: Sequence[str]) -> str:
+    """Which replicas are sick, and how."""
+    one, many = SYMPTOMS[reason]
+    return f"replica {names[0]} {one}" if len(names) == 1 else f"replicas {some_of(names)} {many}"
+
+
+def slow(view: View) -> str:
+    """Say which replicas are slower than expected, and since when; empty where that was not measured."""
+    since, slowness = dict(view.learned.slow_since).get(view.chosen.name), view.belief.correction.slowness
+    if since is None or view.belief.rate.unknown:
+        return ""
+    steps, names = view.seen.steps_on(view.chosen.name), some_of([replica.name for replica in view.own.ready])
+    told = f"steps of {names} take {slowness:.1f} times as long as expected of {view.chosen.name}"
+    if steps is not None and steps.steps > 0.0:
+        mean = 1000.0 * steps.seconds / steps.steps
+        told = f"{told} ({mean:.0f} ms in place of {mean / slowness:.0f} ms)"
+    return f"{told} since {utc(since, '%Y-%m-%d %H:%M')}; check their nodes for throttling, neighbours and drivers"
 
 
 def going(view: View) -> str:
@@ -81,33 +109,34 @@ def ended(view: View) -> str:
 
 
 def passed_over(view: View) -> str:
-    """Which replica lags and is not replaced, since another one was a while ago or nobody knows whether."""
-    straggler, ready = view.learned.straggler, {replica.name for replica in view.group.ready}
-    name = next((each for each in view.service.traffic.lagging if each in ready and each != straggler.name), "")
-    if not name or not view.seen.fresh or not straggler.quiet(view.now):
+    """Which sick replica is not replaced, because another one was a while ago, or nobody knows whether."""
+    symptoms = view.learned.sick.passed_over
+    if not symptoms:
         return ""
     soon = "not replaced yet, because another replacement or an operator start was recent (cooldown)"
-    remedy = f"check its node, or replace it now: {_command(view, (name,))}"
-    return f"{_straggler(name)}; {soon}; {remedy}"
+    remedy = f"check its node, or replace it now: {_command(view, (symptoms[0].name,))}"
+    return f"{_sick(symptoms[0].reason, (symptoms[0].name,))}; {soon}; {remedy}"
 
 
-def _straggler(name: str) -> str:
-    return f"replica {name} is a straggler: it misses the objectives while its peers meet them"
-
-
-def ailing_reason(view: View) -> Reason:
-    """Why Ready replicas count as none: one that lags is taken for it only where none hangs."""
-    return Reason.ENGINE_LAGGING if view.learned.straggler.sure else Reason.ENGINE_HUNG
+def unproven(view: View) -> str:
+    """Which replicas look stalled by their metrics alone, and how to find out."""
+    names = [symptom.name for symptom in view.learned.sick.unproven]
+    if not names:
+        return ""
+    told = f"{some_of(names)} {'looks' if len(names) == 1 else 'look'} stalled by the metrics alone: requests, no token"
+    asked = "a replica that gives no token when the operator asks for one is replaced"
+    remedy = f"if this lasts, it did not answer the operator: send it a request, or {_command(view, names[:1])}"
+    return f"{told}; {asked}; {remedy}"
 
 
 def _removed(view: View, names: Sequence[str]) -> str:
-    it, is_removed = ("it", "it is") if len(names) == 1 else ("them", "they are")
-    command = _command(view, names)
-    if view.ailing_to_let_go:
-        return f"{is_removed} being removed"
+    it, command = "it" if len(names) == 1 else "them", _command(view, names)
     if view.held_by_people:
         return f"replace {it}: {command}"
-    return f"{is_removed} removed once a replacement is ready; to remove {it} now: {command}"
+    is_removed, in_turn = ("it is", "") if len(names) == 1 else ("they are", ", one at a time")
+    if view.ailing_to_let_go:
+        return f"{is_removed} being removed{in_turn}"
+    return f"{is_removed} removed once a replacement is ready{in_turn}; to remove {it} now: {command}"
 
 
 def _command(view: View, names: Sequence[str]) -> str:
@@ -324,7 +353,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
             return Reason.ACCELERATOR_UNAVAILABLE
         if _is_succession(view):
             return Reason.NODE_CLOSING
-        return ailing_reason(view) if view.group.ailing else Reason.ENGINE_FAILING
+        return view.learned.sick.reason if view.group.ailing else Reason.ENGINE_FAILING
     if _fills(view):
         return Reason.KV_CACHE_PRESSURE
     return Reason.BACKLOG_TO_DRAIN if _is_queued(view) else Reason.FORECAST_ABOVE_CAPACITY
@@ -338,4 +367,4 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
         return forced[-1]
     if view.going_to_let_go:
         return Reason.NODE_CLOSING
-    return ailing_reason(view) if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+    return view.learned.sick.reason if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY

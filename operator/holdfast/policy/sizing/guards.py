@@ -65,10 +65,12 @@ def metrics_are_fresh(proposal: Proposal) -> Bound | None:
 
 
 def most_replicas_move(proposal: Proposal) -> Bound | None:
-    """What hung engines are asked is not seen, and where most look hung the picture may be wrong as well."""
-    if not proposal.lowers or not proposal.view.learned.stalls.doubted:
+    """What sick engines are asked is not seen, and where most look sick the picture may be wrong as well."""
+    sick = proposal.view.learned.sick
+    if not proposal.lowers or not sick.doubted:
         return None
-    return Bound(proposal.before, Reason.ENGINE_HUNG, "the size does not shrink while most replicas seem stalled")
+    sentence = "the size does not shrink while most replicas seem sick"
+    return Bound(proposal.before, sick.reason, sentence, keeps=True)
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:

@@ -36,7 +36,7 @@ def migration_to(view: View, goal: Mapping[str, int], pinned: bool = False) -> M
     Of a pinned size no more sources stay than targets lack, and none that does not serve.
     """
     others = [group for group in view.groups if group.exists and group.accelerator not in goal]
-    if view.learned.straggler.sure:  # it answers, and need not go before the others do
+    if view.learned.sick.serve:  # they answer, and need not go before the others do
         others = [replace(group, ready=group.ready + group.ailing, ailing=()) for group in others]
     # One of which nothing serves, and nothing is about to, stands in for none.
     others = [group for group in others if group.ready or (group.coming and not view.in_backoff(group.accelerator))]
