@@ -21,8 +21,9 @@ from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Tr
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.gpu_caps import GpuCaps
+from holdfast.observe.token_probe import Answer, TokenProbe
 from holdfast.observe.traffic import TrafficRequest
-from tests.builders import NOW, condition
+from tests.builders import NOW, condition, traffic
 from tests.control.parts import llmservice, parts
 from tests.fakes import ManualClock
 
@@ -105,6 +106,8 @@ def a_loop(
     clock: Callable[[], float] = lambda: NOW,
     tick_seconds: float = 5.0,
     caps: GpuCaps | None = None,
+    tokens: TokenProbe | None = None,
+    wall: Callable[[], float] = lambda: NOW,
 ) -> Loop:
     return Loop(
         cluster=cluster or Cluster(),  # type: ignore[arg-type]
@@ -114,8 +117,9 @@ def a_loop(
         timing=Timing(tick_seconds, 15.0),
         policy_settings=policy.PolicySettings(),
         monotonic=clock,
-        wall=lambda: NOW,
+        wall=wall,
         caps=caps,
+        tokens=tokens,
     )
 
 
@@ -155,6 +159,47 @@ async def test_caps_of_namespaces_reach_the_decision() -> None:
     ((_, decided),) = acting.decisions.items()
     assert condition(decided, "CapacityAvailable") == (False, "CapacityLimited")
     assert "ResourceQuota gpus allows namespace prod 1 nvidia.com/gpu" in str(decided.conditions)
+
+
+class Suspected(Cluster):
+    """A service whose only replica looks stalled."""
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        part = parts(llmservice("chat"), ready={"h100": 1}, sizes={"h100": 1})
+        return (dataclasses.replace(part, urls=((part.replicas[0].name, "http://10.0.0.1:8000"),)),)
+
+
+class Stalled(NoMetrics):
+    """The only replica holds requests and makes no token."""
+
+    def __init__(self, cluster: ClusterReader) -> None:
+        self._names = tuple(replica.name for part in cluster.services() for replica in part.replicas)
+
+    async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        return {request.key: dataclasses.replace(traffic(0.0, running=9.0), hung=self._names) for request in requests}
+
+
+@pytest.mark.parametrize(
+    ("answer", "ready"), [(Answer.STALLED, (False, "EngineHung")), (Answer.SERVES, (True, "Serving"))]
+)
+async def test_a_replica_that_looks_stalled_is_asked_for_a_token_before_it_counts_as_that(
+    answer: Answer, ready: tuple[bool, str]
+) -> None:
+    asked, clock = list[str](), ManualClock(NOW)
+
+    async def ask(url: str) -> Answer:
+        asked.append(url)
+        return answer
+
+    acting, probe = Acting(), TokenProbe(ask, clock)
+    loop = a_loop(Stalled(Suspected()), acting, Telemetry(), Suspected(), clock, tokens=probe, wall=clock)
+    for _ in range(6):
+        await loop.run_once()
+        clock.advance(5.0)
+    ((key, decided),) = acting.decisions.items()
+    assert asked == ["http://10.0.0.1:8000"]
+    assert condition(decided, "Ready") == ready
+    assert decided_again(read(acting.records(key))) == decided
 
 
 class Ending(Cluster):

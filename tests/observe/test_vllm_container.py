@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.observe.vllm_container import VllmContainer, vllm_containers
+from holdfast.observe.vllm_container import VllmContainer, engine_url, vllm_containers
+from holdfast.render.names import CONTAINER
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 MODEL = "Qwen/Qwen3-8B"
@@ -215,3 +216,28 @@ def test_engines_that_run_next_to_each_other_are_counted(script: str, engines: i
 
 def test_an_unfinished_quotation_in_a_script_is_no_error() -> None:
     assert only({"command": ["sh", "-c", f"vllm serve {MODEL} --x 'a"]}).model == MODEL
+
+
+def listening(args: list[str], ip: str = "10.0.0.7", name: str = "vllm", **spec: object) -> str:
+    """Where the engine of a pod listens."""
+    container = {"name": name, "image": "vllm/vllm-openai:v0.32.0", "args": args}
+    return engine_url({"spec": {"containers": [container], **spec}, "status": {"podIP": ip} if ip else {}})
+
+
+def test_an_engine_is_asked_at_the_address_of_its_pod() -> None:
+    assert listening(["--model=m"]) == "http://10.0.0.7:8000"
+    assert listening(["--model=m", "--port=9000"]) == "http://10.0.0.7:9000"
+    assert listening(["--model=m", "--port", "9000", "--ssl-certfile", "/tls.crt"]) == "https://10.0.0.7:9000"
+    assert listening(["--model=m", "--port=x"]) == "http://10.0.0.7:8000"
+    assert listening(["--model=m"], "fd00::7") == "http://[fd00::7]:8000"
+
+
+def test_an_engine_of_ours_is_asked_by_its_own_arguments() -> None:
+    container = {"name": CONTAINER, "image": "mine", "command": ["python3", "x.py"], "args": ["--ssl-certfile=/tls"]}
+    pod = {"spec": {"containers": [{"name": "sidecar", "image": "y"}, container]}, "status": {"podIP": "10.0.0.8"}}
+    assert engine_url(pod) == "https://10.0.0.8:8000"
+
+
+def test_no_pod_is_asked_that_has_no_address_of_its_own() -> None:
+    assert listening(["--model=m"], hostNetwork=True) == ""
+    assert (listening(["--model=m"], ""), engine_url({}), engine_url({"status": None, "spec": None})) == ("", "", "")

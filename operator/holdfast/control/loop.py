@@ -29,6 +29,7 @@ from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.mapping import epoch
 from holdfast.observe.prometheus import MetricsSource
 from holdfast.observe.restore import HistoryRestore, Restored
+from holdfast.observe.token_probe import TokenProbe
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.render.names import activator_name
 
@@ -77,10 +78,12 @@ class Loop:
         benchmarks: Benchmarks | None = None,
         caps: GpuCaps | None = None,
         targets: Targets | None = None,
+        tokens: TokenProbe | None = None,
     ) -> None:
         self._cluster = cluster
         self._caps = caps or GpuCaps()
         self._targets = targets
+        self._tokens = tokens or TokenProbe(monotonic=monotonic)
         self._metrics = metrics
         self._actuator = actuator
         self._telemetry = telemetry
@@ -137,7 +140,8 @@ class Loop:
             measured = self._benchmarks.results(benchmarks) if self._benchmarks else {}
         with self._phase("metrics"):
             requests = [_request(part) for part in services]
-            traffic = await self._metrics.observe(requests, now)
+            urls = {part.spec.key: dict(part.urls) for part in services}
+            traffic = self._tokens.proven(await self._metrics.observe(requests, now), urls)
             restored = self._restore.read(requests, now, any(map(_answered, traffic.values())))
             held = await self._activators.look([part.spec.key for part in services if _may_be_held(part)])
         with self._phase("decide"):

@@ -25,7 +25,7 @@ from holdfast.observe.deletion_costs import has_other_deletion_cost
 from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.mapping import Object
 from holdfast.observe.spec import to_spec
-from holdfast.observe.vllm_container import VllmContainer, vllm_containers
+from holdfast.observe.vllm_container import VllmContainer, engine_url, vllm_containers
 from holdfast.render.names import MANAGED_BY, MANAGER, SERVICE_LABEL
 
 _GPU = "nvidia.com/gpu"
@@ -283,6 +283,7 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
             for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
             if mapping.is_replica(pod)
         ),
+        urls=tuple((str(pod["metadata"]["name"]), url) for pod in pods if (url := engine_url(pod))),
         deployed=(ObservedDeployment(placement, problems),),
         ended=newest(_ended(pods, option.name, placement.deployment)),
         adoption=Adoption(

@@ -32,6 +32,7 @@ from holdfast.observe.loading import LoadingPod, loading_from_pod
 from holdfast.observe.nodes import Nodes
 from holdfast.observe.recall import recalled
 from holdfast.observe.spec import to_spec
+from holdfast.observe.vllm_container import engine_url
 from holdfast.render import context
 from holdfast.render.live import Live
 from holdfast.render.names import SERVICE_LABEL, deployment_name
@@ -115,6 +116,7 @@ class ServiceParts:
     `loading` are those that load their model, or are still marked so.
     `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
     `adoption`: the Deployment that it sizes as it is; a service with a target has nothing else (see `adoption`).
+    `urls`: where the API servers of its pods listen, by the pods' names.
     """
 
     service: LLMService
@@ -129,6 +131,7 @@ class ServiceParts:
     born: str = ""
     ended: tuple[Replica, ...] = ()
     adoption: Adoption | None = None
+    urls: tuple[tuple[str, str], ...] = ()
 
     @property
     def selector(self) -> str:
@@ -180,6 +183,7 @@ class Pod(NamedTuple):
     gpus: tuple[tuple[str, int], ...]
     engine: EnginePod | None
     loading: LoadingPod | None
+    url: str = ""
 
 
 class _Shown(NamedTuple):
@@ -324,6 +328,7 @@ class ClusterView:
             watched=self._watched,
             engines=tuple(pod.engine for pod in pods if pod.engine),
             loading=tuple(pod.loading for pod in pods if pod.loading),
+            urls=tuple((pod.replica.name, pod.url) for pod in pods if pod.url),
             limits=shown.limits,
             born=born,
             ended=shown.ended,
@@ -357,7 +362,7 @@ async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     if not mapping.is_replica(body):
         return {}
     replica, gpus = mapping.replica_from_pod(body), mapping.requested_gpus(body)
-    return {_owner(body): Pod(replica, gpus, engine_from_pod(body), loading_from_pod(body, replica))}
+    return {_owner(body): Pod(replica, gpus, engine_from_pod(body), loading_from_pod(body, replica), engine_url(body))}
 
 
 async def _index_ended(body: kopf.Body, **_: Any) -> dict[ServiceKey, Replica]:

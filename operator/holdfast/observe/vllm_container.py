@@ -16,6 +16,7 @@ from holdfast.api.engine_flags import flag_name, flag_value, is_flag
 from holdfast.observe.mapping import extended_resources
 from holdfast.observe.shell_words import COMMAND_ENDS, script_words
 from holdfast.render.gpu_shares import gpu_shares, pod_shares
+from holdfast.render.names import CONTAINER, PORT
 
 Object = Mapping[str, Any]
 
@@ -77,6 +78,19 @@ def vllm_containers(template: Object) -> tuple[VllmContainer, ...]:
     found = ((container, _starts(container)) for container in containers)
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return tuple(_read(container, starts, annotations) for container, starts in found if starts)
+
+
+def engine_url(pod: Object) -> str:
+    """Return where the API server in a pod listens; empty while it has no address, or where that is its node's."""
+    ip, spec = str((pod.get("status") or {}).get("podIP") or ""), pod.get("spec") or {}
+    if not ip or spec.get("hostNetwork"):
+        return ""
+    started = [engine.arguments for engine in vllm_containers(pod)]
+    started += [each.get("args") or () for each in spec.get("containers") or () if each.get("name") == CONTAINER]
+    arguments = started[0] if started else ()
+    port = flag_value(arguments, "--port") or ""
+    scheme = "http" if flag_value(arguments, "--ssl-certfile") is None else "https"
+    return f"{scheme}://{f'[{ip}]' if ':' in ip else ip}:{port if port.isdecimal() else PORT}"
 
 
 def _read(container: Object, starts: Sequence[_Start], annotations: Object) -> VllmContainer:
