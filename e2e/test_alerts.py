@@ -387,7 +387,15 @@ def test_every_alert_is_played_here() -> None:
 
 def test_engines_that_the_operator_does_not_know_are_told(world: World, tmp_path: Path) -> None:
     world.engine("orphan")
-    world.fires(30.0, ("HoldfastServiceUnknown", "orphan"))
+    world.fires(30.0, ("HoldfastServiceUnknown", ""))
+    world.play(tmp_path)
+
+
+def test_a_pod_that_names_hundreds_of_services_raises_one_alert(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    for number in range(304):
+        world.engine(f"forged-{number}")
+    world.fires(30.0, ("HoldfastServiceUnknown", ""))
     world.play(tmp_path)
 
 

@@ -128,13 +128,17 @@ def _services() -> Iterator[Alert]:
     )
     yield Alert(
         "HoldfastServiceUnknown",
-        f"count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}}) unless on ({SERVICE}) {of(series.OBJECTIVE)}",
+        # By namespace: a pod there can name any number of services.
+        f"count by (namespace) (count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}})"
+        f" unless on ({SERVICE}) {of(series.OBJECTIVE)})",
         "15m",
         "warning",
-        f"{_NAME} has engines but no metrics of the operator, so no alert watches its objective",
-        "Check that Prometheus scrapes the operator (monitoring.podMonitor or monitoring.scrapeAnnotations of the "
-        "chart), that the operator watches the namespace (watchNamespaces), and that the LLMService still exists and "
-        "its Deployments are not orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
+        "namespace {{ $labels.namespace }} has engines of {{ $value }} services without metrics of the operator, so no "
+        "alert watches their objectives",
+        f"Ask Prometheus for their names: `count by ({SERVICE}) (vllm:num_requests_running)`. Check that Prometheus "
+        "scrapes the operator (monitoring.podMonitor or monitoring.scrapeAnnotations of the chart), that the operator "
+        "watches the namespace (watchNamespaces), and that each LLMService still exists and its Deployments are not "
+        "orphaned: kubectl get llms,deploy -n {{ $labels.namespace }}.",
     )
 
 
