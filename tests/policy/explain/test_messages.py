@@ -530,6 +530,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one looks stalled": (READY, view(learned=suspected(1))),
     "Ready, four look stalled": (READY, view(learned=suspected(4))),
     "Ready, one fails requests": (READY, lagging(4, Reason.ENGINE_ERRORS, **needing(4))),
+    "Ready, the only one fails requests": (READY, lagging(1, Reason.ENGINE_ERRORS, **needing(1))),
     "Ready, two hang and go": (READY, hanging(2, 6)),
     "Ready, old image": (READY, failing(pod(**ended("image unsupported: vLLM 0.8.1 is too old", 64)))),
     "Ready, no text": (READY, failing(pod(**ended("engine unsupported: /v1/completions answered 404", 65)))),
