@@ -803,7 +803,35 @@ _UNKNOWN = tuple(
         ("spec.adopt", {"adopt": {"deployment": "old"}}),
         ("spec.template.spec.tolerationz", {"template": {"spec": {"tolerationz": []}}}),
         ("spec.engine.resources.limit", {"engine": {"resources": {"limit": {}}}}),
+        ("spec.model.max_model_len", {"model": {"max_model_len": 4096}}),
     )
+)
+_OTHER_TYPES = (
+    *(
+        Refusal(f"{name} as {value!r}", spec, path, f"valid {kind}", f"must be of type {kind}")
+        for path, kind, value, spec in (
+            ("spec.scaling.max", "integer", "3", {"scaling": {"max": "3"}}),
+            ("spec.replicas", "integer", True, {"replicas": True}),
+            ("spec.accelerators[0].costPerHour", "number", "3", _accelerators({**H100, "costPerHour": "3"})),
+            ("spec.accelerators[0].costPerHour", "number", True, _accelerators({**H100, "costPerHour": True})),
+        )
+        for name in (path.rpartition(".")[2],)
+    ),
+    Refusal("no surge as false", {"rollout": {"maxSurge": False}}, "spec.rollout.maxSurge", "valid", "of type integer"),
+    Refusal(
+        "a plugin revision that is no 64-bit number",
+        {"engine": {"pluginRevision": 2**63}},
+        "spec.engine.pluginRevision",
+        "a whole number",
+        "must be of type integer",
+    ),
+    Refusal(
+        "a port that is no 64-bit number",
+        {"template": {"spec": {"containers": [{"name": "logs", "ports": [{"containerPort": 2**63}]}]}}},
+        "spec.template.spec.containers[0].ports[0].containerPort",
+        "whole number",
+        "must be of type integer",
+    ),
 )
 
 REFUSALS = (
@@ -817,6 +845,7 @@ REFUSALS = (
     *_TEMPLATE,
     *_NAMES,
     *_UNKNOWN,
+    *_OTHER_TYPES,
 )
 
 ACCEPTED = (

@@ -3,10 +3,10 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import BeforeValidator, Field, StrictInt, StringConstraints, WithJsonSchema
 
 from holdfast.api.engine_environment import environment_rules
-from holdfast.api.pod_schema import Shaped, schema_of
+from holdfast.api.pod_schema import MOST_WHOLE, Shaped, schema_of
 from holdfast.api.quantities import DURATION_REMEDY, PERCENT_PATTERN, parse_duration_seconds, parse_percent
 from holdfast.api.rules import Checked, NeedsUnit, Rule, cel_seconds, is_duration
 
@@ -118,7 +118,7 @@ Quantity = Annotated[
 ]
 
 MaxSurge = Annotated[
-    int | str,
+    StrictInt | str,
     WithJsonSchema({"x-kubernetes-int-or-string": True}),
     Checked(
         Rule(
@@ -130,13 +130,13 @@ MaxSurge = Annotated[
 ]
 
 Revision = Annotated[
-    int | str,
+    StrictInt | str,
     WithJsonSchema({"x-kubernetes-int-or-string": True}),
     Checked(
         Rule(
             "type(self) == int ? self >= 0 : (self.size() > 0 && self.size() <= 63)",
             "must be a whole number of at least 0 or a word of at most 63 characters, such as 2",
-            lambda value: value >= 0 if isinstance(value, int) else 0 < len(value) <= 63,
+            lambda value: 0 <= value <= MOST_WHOLE if isinstance(value, int) else 0 < len(value) <= 63,
         )
     ),
 ]
@@ -183,8 +183,14 @@ Tolerations = Annotated[tuple[Toleration, ...], Field(max_length=32)]
 EnvironmentVariables = Annotated[
     tuple[EnvironmentVariable, ...], Field(max_length=64, json_schema_extra=map_keyed_by("name"))
 ]
+
+
+def _without_nulls(value: Any) -> Any:
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
-NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=32)]
+NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=32), BeforeValidator(_without_nulls)]
 
 
 def is_service_name(name: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from holdfast.api import fields
 from holdfast.api.llmservice import ObjectMeta, SecretKeyReference, SecretReference
@@ -17,8 +17,8 @@ KIND = "LLMBenchmark"
 MAX_NAME_LENGTH = 52
 MOST_TOKENS = 1_000_000
 
-Rps = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Rps = Annotated[StrictFloat, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Tokens = Annotated[StrictInt, Field(ge=1, le=MOST_TOKENS)]
 TraceFormat = Literal["azure", "csv", "mooncake"]
 
 
@@ -53,7 +53,7 @@ class Target(ApiModel):
     """Model name to send in requests. Default: that of the service, or the only model that the server has."""
     api: Literal["Completions", "Chat"] = "Completions"
     """API to use: Completions (/v1/completions) or Chat (/v1/chat/completions)."""
-    ignore_eos: bool = True
+    ignore_eos: StrictBool = True
     """Whether answers are forced to the given length. Set false if the server does not support ignore_eos."""
     api_key_secret_ref: SecretKeyReference | None = None
     """Secret with the API key. Default: that of the service."""
@@ -85,7 +85,7 @@ class Recording(ApiModel):
 class Trace(Recording):
     """Replay the arrivals and lengths of a recorded trace."""
 
-    speed: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
+    speed: Annotated[StrictFloat, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
     """Factor of the replay speed: 2 replays twice as fast."""
     start: fields.LoadDuration | None = None
     """Start the replay at this offset into the trace."""
@@ -96,7 +96,7 @@ class Sweep(ApiModel):
 
     start_rps: Rps = 1.0
     """First rate to test, in requests per second; choose a low one."""
-    max_trials: Annotated[int, Field(ge=2, le=32)] = 16
+    max_trials: Annotated[StrictInt, Field(ge=2, le=32)] = 16
     """Maximum number of rates to test."""
 
 
@@ -105,7 +105,7 @@ class Rate(ApiModel):
 
     rps: Rps
     """Requests per second."""
-    cv: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
+    cv: Annotated[StrictFloat, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
     """Coefficient of variation (standard deviation / mean) of the gaps: 1 is Poisson, above 1 is burstier."""
 
 
@@ -128,13 +128,13 @@ class Tune(ApiModel):
 
     accelerator: fields.AcceleratorName | None = None
     """Name of an accelerator of the service. Default: the first one that the service has a Deployment on."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    max_num_seqs: Annotated[StrictInt, Field(ge=1, le=65_536)] | None = None
     """Upper limit of the search for sequences in one engine step. Default: what the replicas are started with."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
+    max_num_batched_tokens: Annotated[StrictInt, Field(ge=1, le=4_194_304)] | None = None
     """Upper limit of the search for tokens in one engine step. Default: what the replicas are started with."""
-    max_trials: Annotated[int, Field(ge=2, le=200)] = 60
+    max_trials: Annotated[StrictInt, Field(ge=2, le=200)] = 60
     """Maximum number of trials of the search; up to three more trials confirm the best limits."""
-    requests: Annotated[int, Field(ge=20, le=100_000)] | None = None
+    requests: Annotated[StrictInt, Field(ge=20, le=100_000)] | None = None
     """Number of counted requests per trial. Default: as many as the objective needs, such as 400 for 99%."""
 
 
@@ -154,7 +154,7 @@ class Lengths(ApiModel):
     """Mean length of the prompts in tokens."""
     output_tokens: Tokens | None = None
     """Mean length of the answers in tokens."""
-    cv: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    cv: Annotated[StrictFloat, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     """Coefficient of variation (standard deviation / mean) of both lengths, lognormal. Default: all equal."""
     trace: Recording | None = None
     """A trace from which pairs of lengths are drawn."""
@@ -201,7 +201,7 @@ class LLMBenchmarkSpec(ApiModel):
     """Find saturation and the highest rate within the objective. Its result is used to size services."""
     rate: Rate | None = None
     """Load with one mean rate."""
-    concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    concurrency: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     """Closed loop: number of concurrent requests; the next one is sent when one ends."""
     trace: Trace | None = None
     """Replay the arrivals and lengths of a recorded trace."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from holdfast.api import fields
 from holdfast.api.engine_flags import AcceleratorArguments, EngineArguments
@@ -82,7 +82,7 @@ class Model(ApiModel):
     """Model name that clients send in requests. Default: uri."""
     revision: fields.ShortText | None = None
     """Branch, tag or commit of a Hugging Face model."""
-    max_model_len: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    max_model_len: Annotated[StrictInt, Field(ge=1, le=100_000_000)] | None = None
     """Maximum context length in tokens (vLLM --max-model-len). Default: the limit of the model."""
     dtype: fields.ShortText | None = None
     """Data type of weights and activations (vLLM --dtype)."""
@@ -116,11 +116,11 @@ class SLO(Objectives):
 class Hardware(ApiModel):
     """One device of an accelerator, as a pod gets it, by the data sheet."""
 
-    memory_gib: Annotated[float, Field(ge=1, le=100_000, alias="memoryGiB", allow_inf_nan=False)]
+    memory_gib: Annotated[StrictFloat, Field(ge=1, le=100_000, alias="memoryGiB", allow_inf_nan=False)]
     """Memory in GiB, such as 80."""
-    bandwidth_gb_s: Annotated[float, Field(ge=10, le=1_000_000, alias="bandwidthGBs", allow_inf_nan=False)]
+    bandwidth_gb_s: Annotated[StrictFloat, Field(ge=10, le=1_000_000, alias="bandwidthGBs", allow_inf_nan=False)]
     """Bandwidth of the memory in GB/s, such as 3350."""
-    teraflops: Annotated[float, Field(ge=1, le=1_000_000, allow_inf_nan=False)]
+    teraflops: Annotated[StrictFloat, Field(ge=1, le=1_000_000, allow_inf_nan=False)]
     """Peak of dense 16-bit arithmetic in TFLOPS, such as 989; without sparsity."""
 
 
@@ -143,9 +143,9 @@ class Accelerator(ApiModel):
     """Tolerations of the pods on this accelerator."""
     hardware: Hardware | None = None
     """What one GPU can do. Set it for accelerators that `holdfast catalog` does not list, and for shared GPUs."""
-    cost_per_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    cost_per_hour: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     """Dollars per hour of one GPU. Set it for all accelerators or for none; without prices the list order decides."""
-    max: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    max: Annotated[StrictInt, Field(ge=0, le=10_000)] | None = None
     """Maximum number of replicas on this accelerator. 0 drains it."""
     spot: StrictBool = False
     """Whether these are spot nodes, which may be reclaimed at any time. See scaling.minOnDemand."""
@@ -206,16 +206,16 @@ class Batching(ApiModel):
 
     mode: Literal["Auto", "Fixed"] = "Auto"
     """Auto: fit the limits to the objectives at run time, up to the values below. Fixed: use exactly these values."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    max_num_seqs: Annotated[StrictInt, Field(ge=1, le=65_536)] | None = None
     """Maximum number of sequences in one engine step (vLLM --max-num-seqs). Default: vLLM's default."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=4_194_304)] | None = None
+    max_num_batched_tokens: Annotated[StrictInt, Field(ge=1, le=4_194_304)] | None = None
     """Maximum number of tokens in one engine step (vLLM --max-num-batched-tokens). Default: vLLM's default."""
 
 
 class Budget(ApiModel):
     """Limit of the cost."""
 
-    max_cost_per_hour: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    max_cost_per_hour: Annotated[StrictFloat, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     """Maximum cost of the service in dollars per hour; needs costPerHour on every accelerator."""
 
 
@@ -291,7 +291,7 @@ class LLMServiceSpec(ApiModel):
     preferred one."""
     scaling: Scaling = Scaling()
     """Limits of the number of replicas over all accelerators."""
-    replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    replicas: Annotated[StrictInt, Field(ge=0, le=10_000)] | None = None
     """Pins the number of replicas and pauses SLO scaling; remove it to resume. Only people and kubectl scale set it."""
     batching: Batching = Field(default_factory=Batching)
     """Batching limits of vLLM's scheduler."""
@@ -301,7 +301,7 @@ class LLMServiceSpec(ApiModel):
     mode: Literal["Auto", "Recommend"] | None = None
     """Auto: apply decisions. Recommend: only publish them in status.recommendation. Default: Auto; Recommend with
     target."""
-    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
+    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """Priority when services compete for GPUs: services with a lower one give up GPUs first, but keep scaling.min."""
     budget: Budget = Budget()
     """Limit of the cost."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from holdfast.api.rules import ApiModel, JsonSchema, Rule
 
@@ -24,8 +24,8 @@ def _without_default(schema: JsonSchema) -> None:
     schema.pop("default", None)
 
 
-Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
-Count = Annotated[int, Field(ge=1, le=MAX_GPUS, json_schema_extra=_without_default)]
+Gpus = Annotated[StrictInt, Field(ge=1, le=MAX_GPUS)]
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_GPUS, json_schema_extra=_without_default)]
 
 
 class Parallelism(ApiModel):

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from holdfast.api.pod_schema import UNKNOWN_FIELD
+from holdfast.api.pod_schema import MOST_WHOLE, UNKNOWN_FIELD
 from holdfast.api.rules import ApiModel, BrokenRule
 
 Parsed = TypeVar("Parsed", bound=ApiModel)
@@ -26,7 +26,7 @@ class InvalidObject(ValueError):
 def parsed(model: type[Parsed], body: Mapping[str, Any], invalid: type[InvalidObject] = InvalidObject) -> Parsed:
     """The typed object of a manifest or a watch event; raises `invalid`."""
     try:
-        return model.model_validate(_plain(body))
+        return model.model_validate(_plain(body), by_alias=True, by_name=False)
     except pydantic.ValidationError as error:
         raise invalid("; ".join(sorted(problems(error)))) from None
     except _TooDeep as error:
@@ -41,14 +41,14 @@ def problems(error: pydantic.ValidationError) -> list[str]:
 
 
 def _plain(value: Any, path: tuple[object, ...] = ()) -> Any:
-    """Plain dicts and lists: watch events arrive as read-only mapping views."""
+    """Plain dicts, lists and numbers: watch events arrive as read-only mapping views, and 1.0 is 1 in JSON."""
     if len(path) > _MOST_LEVELS:
         raise _TooDeep(".".join(map(str, path[:_SHOWN_LEVELS])))
     if isinstance(value, Mapping):
         return {key: _plain(item, (*path, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, (*path, index)) for index, item in enumerate(value)]
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= MOST_WHOLE else value
 
 
 def _faults(errors: Sequence[Any]) -> list[Any]:

@@ -19,6 +19,8 @@ from holdfast.api.rules import BrokenRule, JsonSchema
 
 UNKNOWN_FIELD = "unknown field: remove it or check its spelling"
 INT_OR_STRING = "x-kubernetes-int-or-string"
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number of the API server."""
 
 # Where a null in an overlay removes what the operator renders; everywhere else the API server drops it.
 _NULLABLE = frozenset({"PodSpec", "PodSecurityContext", "Container", "SecurityContext", "Capabilities"})
@@ -64,12 +66,11 @@ def _schema(kind: Any) -> JsonSchema:
 def faults(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[tuple[str, str]]:
     """Every field below a value that the schema does not allow, with the remedy."""
     if INT_OR_STRING in schema:
-        if not isinstance(value, int | str) or isinstance(value, bool):
+        if not (_is_of("integer", value) or isinstance(value, str)):
             yield field, "must be a whole number or a string: put other numbers in quotes"
         return
-    expected, remedy = _TYPES[schema["type"]]
-    if not isinstance(value, expected) or (isinstance(value, bool) and schema["type"] != "boolean"):
-        yield field, remedy
+    if not _is_of(schema["type"], value):
+        yield field, _TYPES[schema["type"]][1]
     elif isinstance(value, Mapping):
         yield from _faults_of_fields(value, schema, field)
     elif isinstance(value, list | tuple):
@@ -77,9 +78,15 @@ def faults(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[t
             yield from faults(item, schema["items"], f"{field}[{index}]")
 
 
+def _is_of(kind: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind][0]) and not (isinstance(value, int) and abs(value) > MOST_WHOLE)
+
+
 def _faults_of_fields(value: Mapping[str, Any], schema: Mapping[str, Any], field: str) -> Iterator[tuple[str, str]]:
     for name, item in value.items():
-        inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+        inner = _inner(name, schema)
         if inner is None:
             yield f"{field}.{name}", UNKNOWN_FIELD
         elif isinstance(item, str) and INT_OR_STRING in inner and "additionalProperties" in schema:
@@ -92,6 +99,25 @@ def _faults_of_quantity(value: str, field: str) -> Iterator[tuple[str, str]]:
     """Maps of numbers or strings hold amounts of resources."""
     if not _QUANTITY.fullmatch(value):
         yield field, f"{value[:32]!r} is no amount of a resource: write a number and a unit, such as 80Gi, 500m or 2"
+
+
+def _stored(value: Any, schema: Mapping[str, Any]) -> Any:
+    """As the API server stores it: without the nulls of fields for which null says nothing."""
+    if isinstance(value, list | tuple) and "items" in schema:
+        return [_stored(item, schema["items"]) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    inner = {name: _inner(name, schema) for name in value}
+    return {
+        name: _stored(item, inner[name] or {})
+        for name, item in value.items()
+        if item is not None or inner[name] is None or inner[name].get("nullable")
+    }
+
+
+def _inner(name: str, schema: Mapping[str, Any]) -> Any:
+    """The schema of a field; None where it has no such field."""
+    return schema.get("properties", {}).get(name, schema.get("additionalProperties"))
 
 
 class Shaped:
@@ -109,6 +135,7 @@ class Shaped:
         return self._schema
 
     def _check(self, value: Any) -> Any:
+        value = _stored(value, self._schema)
         found = list(islice(faults(value, self._schema), _MOST_FAULTS))
         if found:
             (field, remedy), *others = found

@@ -1,6 +1,6 @@
 """A rule of the API, written once: checked here by pydantic and by the API server as CEL, with the same message."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -100,6 +100,15 @@ class ApiModel(BaseModel):
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _left_out(cls, value: Any) -> Any:
+        """A null says that a field is left out: the API server drops it before it sets defaults."""
+        if not isinstance(value, Mapping) or None not in value.values():
+            return value
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: item for key, item in value.items() if item is not None or key not in known}
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:

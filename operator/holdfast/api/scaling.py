@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StrictInt, StringConstraints, WithJsonSchema
 
 from holdfast.api import fields
 from holdfast.api.rules import ApiModel, Checked, Rule
@@ -74,7 +74,7 @@ class Schedule(ApiModel):
         Checked(_DISTINCT_DAYS),
     ] = DAYS
     """Days on which the schedule starts: Mon, Tue, Wed, Thu, Fri, Sat, Sun. Default: every day."""
-    min: Annotated[int, Field(ge=1, le=10_000)]
+    min: Annotated[StrictInt, Field(ge=1, le=10_000)]
     """Minimum number of replicas from start to end, at most scaling.max. Of overlapping schedules the highest holds."""
 
     @property
@@ -127,11 +127,11 @@ class Scaling(ApiModel):
 
     rules = (_MIN_BELOW_MAX, _DISTINCT_SCHEDULES, _FLOORS_BELOW_MAX, _ON_DEMAND_BELOW_MAX)
 
-    min: Annotated[int, Field(ge=0, le=10_000)] = 1
+    min: Annotated[StrictInt, Field(ge=0, le=10_000)] = 1
     """Minimum number of replicas. With 0, none runs while no requests arrive; the next request waits for a start."""
-    max: Annotated[int, Field(ge=1, le=10_000)] = 10
+    max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 10
     """Maximum number of replicas."""
-    min_on_demand: Annotated[int, Field(ge=0, le=10_000)] = 0
+    min_on_demand: Annotated[StrictInt, Field(ge=0, le=10_000)] = 0
     """Minimum number of replicas on on-demand accelerators (spot: false) while any replica runs."""
     schedules: Annotated[
         tuple[Schedule, ...], Field(max_length=MOST_SCHEDULES, json_schema_extra=fields.map_keyed_by("name"))
