@@ -10,8 +10,7 @@ import pytest
 
 from e2e import stack
 from e2e.cluster.provider import NEEDS_OWN, OWN
-from e2e.kubectl import Kubectl, KubectlError
-from holdfast.api import crd
+from e2e.kubectl import Kubectl
 
 _REMEDY = "this test needs a cluster: python -m e2e.cluster run -- python -m pytest e2e -m cluster"
 
@@ -56,20 +55,8 @@ def operator(cluster: str) -> None:
 @pytest.fixture(scope="session")
 def api(kubectl: Kubectl) -> Kubectl:
     """Kubectl in a cluster that knows LLMServices and LLMBenchmarks."""
-    for of in crd.DEFINITIONS:
-        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
-        kubectl.wait_established(of.name)
-        kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
+    stack.install_types()
     return kubectl
-
-
-def _is_served(kubectl: Kubectl, name: str) -> bool:
-    """Whether kubectl finds the type: the API server tells of it a moment after it is established."""
-    try:
-        kubectl.items(name)
-    except KubectlError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")

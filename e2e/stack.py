@@ -18,8 +18,9 @@ from typing import Any
 
 from e2e.cluster import nodes
 from e2e.cluster.toolset import PROMETHEUS
-from e2e.kubectl import Kubectl
+from e2e.kubectl import Kubectl, KubectlError
 from e2e.patience import patient
+from holdfast.api import crd
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CHART = REPOSITORY / "charts/holdfast"
@@ -68,6 +69,24 @@ def uninstall() -> None:
     """Remove the release `holdfast`, if there is one, and wait until it is gone."""
     command = ["helm", "uninstall", "holdfast", "--namespace", NAMESPACE, "--ignore-not-found", "--wait"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
+
+
+def install_types() -> None:
+    """Let the API server know LLMServices and LLMBenchmarks."""
+    kubectl = Kubectl()
+    for of in crd.DEFINITIONS:
+        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd.crd_yaml(of))
+        kubectl.wait_established(of.name)
+        kubectl.wait_until(lambda: _is_served(kubectl, of.name), 30, f"{of.name} to be served")  # noqa: B023
+
+
+def _is_served(kubectl: Kubectl, name: str) -> bool:
+    """Whether kubectl finds the type: the API server tells of it a moment after it is established."""
+    try:
+        kubectl.items(name)
+    except KubectlError:
+        return False
+    return True
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""What takes hours: drawn faults against running services, and drawn specs for the API server and the types."""
