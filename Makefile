@@ -25,7 +25,7 @@ BROWSER := e2e/test_status_page.py
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-specs campaign-scale release publish registry kind-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,11 +168,15 @@ bench-operator-full: install ## the same in full length: 5,000 services for the 
 bench-pictures: install ## the README's pictures of holdfast bench, against an emulated engine: five minutes
 	$(BIN)/python benchmarks/bench_pictures.py
 
-campaign: campaign-specs campaign-scale ## hours: specs and 1,000 services with other seeds
+campaign: campaign-faults campaign-specs campaign-scale ## hours: drawn faults, drawn specs, and 1,000 services with other seeds
+
+campaign-faults: install ## 200 drawn schedules of faults: nothing may be lost, lowered or led twice; SEED=... for the same again
+	@$(MAKE) build
+	$(IN_CLUSTER) $(BIN)/python -m e2e.campaign faults --schedules 200 $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 campaign-specs: install ## 2,000 drawn specs: the API server and the types must say the same; SEED=... for the same again
 	@$(MAKE) build
-	$(IN_CLUSTER) $(BIN)/python -m e2e.campaign specs --specs 2000 $(if $(SEED),--seed $(SEED))
+	$(IN_CLUSTER) $(BIN)/python -m e2e.campaign specs --specs 2000 $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 campaign-scale: install ## hours: 1,000 services with other seeds, ten minutes of each load
 	@$(MAKE) build

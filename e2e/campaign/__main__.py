@@ -6,11 +6,14 @@ python -m e2e.cluster run -- python -m e2e.campaign specs --seed 51 --specs 2000
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
+import time
+from pathlib import Path
 
 from e2e import stack
-from e2e.campaign import agreement
+from e2e.campaign import agreement, report, runner, schedule
 from e2e.cluster import nodes
 
 
@@ -27,7 +30,13 @@ def _parser() -> argparse.ArgumentParser:
     specs = parts.add_parser("specs", help="the API server and the types say the same of each")
     specs.add_argument("--specs", type=int, default=2000)
     specs.set_defaults(run=_specs)
-    for part in (specs,):
+    faults = parts.add_parser("faults", help="services under a constant load, and one to three faults at a time")
+    faults.add_argument("--schedules", type=int, default=200)
+    faults.add_argument("--services", type=int, default=4, help="on each of which a fault of its own can be played")
+    faults.add_argument("--most-minutes", type=float, default=math.inf, help="begin no further schedule after that")
+    faults.add_argument("--journal", type=Path, help="append a JSON line for each schedule to this file")
+    faults.set_defaults(run=_faults)
+    for part in (specs, faults):
         part.add_argument("--seed", type=int, help="default: another one each time")
         part.add_argument("--only", type=int, help="the one of this number")
     return parser
@@ -43,6 +52,28 @@ def _specs(options: argparse.Namespace, seed: int) -> bool:
     disagreed, refused = sum(not each.agree for each in said), sum(bool(each.server) for each in said)
     print(f"{len(said)} specs, {len(said) - refused} accepted, {refused} refused, {disagreed} disagreements")
     return not disagreed
+
+
+def _faults(options: argparse.Namespace, seed: int) -> bool:
+    numbers = range(options.schedules) if options.only is None else [options.only]
+    lines: list[report.Line] = []
+    with runner.prepared(options.services) as campaign:
+        ends = time.monotonic() + 60.0 * options.most_minutes
+        for together in schedule.rounds([schedule.drawn(seed, number) for number in numbers], options.services):
+            if time.monotonic() > ends:
+                break
+            for outcome in campaign.play(together):
+                lines.append(report.line(outcome))
+                print(report.told(lines[-1], outcome), flush=True)
+                _note(options.journal, lines[-1])
+    print(report.summary(lines))
+    return not any(each.broken for each in lines)
+
+
+def _note(journal: Path | None, line: report.Line) -> None:
+    if journal is not None:
+        with journal.open("a", encoding="utf-8") as file:
+            file.write(report.as_json(line) + "\n")
 
 
 if __name__ == "__main__":
