@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -13,7 +13,8 @@ from typing import Any
 from e2e import stack
 from e2e.campaign import processes
 from e2e.campaign.lies import EVERYWHERE, Liar
-from e2e.campaign.schedule import ANSWER_LIES, ROW_LIES, Kind
+from e2e.campaign.schedule import ANSWER_LIES, ROW_LIES, Fault, Kind
+from e2e.campaign.timeline import Harm
 from e2e.cluster.apiclient import ApiClient, ApiError
 from e2e.kubectl import Kubectl, condition
 from e2e.patience import patient
@@ -21,6 +22,8 @@ from holdfast.api.crd import LLMBENCHMARK, LLMSERVICE
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ANSWER_SECONDS = 60.0
+_RESTART_SECONDS = 20.0
+"""From the end of an engine until no connection is sent to it any more, or it serves again."""
 NAME = "chat"
 """Of the service in each namespace."""
 
@@ -64,6 +67,29 @@ def prepared(kind: Kind, world: World, namespace: str, random: Random) -> Act:
         case "operators" | "prometheus":
             return _on_processes(how, _processes_of(part, world.api))
     return _on_control_plane("kube-apiserver" if part == "api-server" else part, how)
+
+
+def bring_about(acts: Sequence[tuple[Fault, Act]]) -> list[Harm]:
+    """Begin and end each fault when its time has come; what has begun is ended whatever happens."""
+    start, harms = time.monotonic(), []
+    under_way: dict[int, float] = {}
+    steps = [(fault.at_seconds, False, place) for place, (fault, _) in enumerate(acts)]
+    steps += [(fault.ends_seconds, True, place) for place, (fault, _) in enumerate(acts)]
+    try:
+        for at_seconds, is_end, place in sorted(steps):
+            time.sleep(max(0.0, start + at_seconds - time.monotonic()))
+            act = acts[place][1]
+            if is_end:
+                since = under_way.pop(place)
+                act.end()
+                harms.append(Harm(act.replica, since, time.time() + _RESTART_SECONDS))
+            else:
+                under_way[place] = time.time()
+                act.begin()
+    finally:
+        for place in under_way:
+            acts[place][1].end()
+    return [harm for harm in harms if harm.replica]
 
 
 def serving(api: ApiClient, namespace: str) -> list[str]:

@@ -91,8 +91,7 @@ class Liar:
             def log_message(self, *_: object) -> None:
                 return
 
-        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server((address, 0), Handler)
         self.url = f"http://{address}:{self._server.server_port}"
 
     @contextlib.contextmanager
@@ -154,6 +153,13 @@ class Liar:
             return error.code, {"status": "error", "error": error.read().decode(errors="replace")}
         except OSError as error:
             return 502, {"status": "error", "error": str(error)}
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """An operator that is killed resets its connections."""
 
 
 def _send(request: http.server.BaseHTTPRequestHandler, status: int, answer: dict[str, Any]) -> None:

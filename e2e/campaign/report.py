@@ -37,7 +37,8 @@ def line(outcome: Outcome) -> Line:
 def told(each: Line, outcome: Outcome) -> str:
     """A schedule that has just been played, with how to play it again if it broke something."""
     recovery = "not whole again" if each.recovered_seconds is None else f"whole after {each.recovered_seconds:.1f} s"
-    words = [f"{each.number:4d}  {outcome.schedule.name}: {recovery}, {each.requests} requests, {each.taken} taken"]
+    requests = f"{each.requests} requests, {each.taken} of them taken by the fault"
+    words = [f"{each.number:4d}  {outcome.schedule.name}: {recovery}, {requests}"]
     words += [f"      {name}: {fault}" for name, faults in each.broken.items() for fault in faults[:5]]
     if each.broken:
         words.append(f"      again: --seed {outcome.schedule.seed} --only {each.number}")

@@ -30,9 +30,8 @@ from e2e.patience import patient
 BOUNDS = Bounds(least=1, needed=2, most=4)
 RATE_RPS = 1.5
 """Half as much again as one replica carries."""
-_SETTLE_SECONDS, _RECOVERY_SECONDS = 180.0, 120.0
-_RESTART_SECONDS = 20.0
-"""From the end of an engine until no connection is sent to it any more, or it serves again."""
+_SCRAPE = "5s"
+_SETTLE_SECONDS, _RECOVERY_SECONDS = 180.0, 60.0
 Json = dict[str, Any]
 
 
@@ -84,34 +83,12 @@ class Campaign:
         started_at = time.time()
         random = Random(f"{schedule.seed}/{schedule.number}/targets")
         acts = [(each, faults.prepared(each.kind, self._world, seats[0].namespace, random)) for each in schedule.faults]
-        self._bring_about(acts, seats, time.monotonic())
+        seats[0].harms += faults.bring_about(acts)
         ended = time.monotonic()
         edits = {seat.namespace: self._edit(seat) for seat in seats}
-        is_whole = self._are_whole(seats, edits, _RECOVERY_SECONDS)
-        recovered_seconds = time.monotonic() - ended if is_whole else None
+        are_whole = self._are_whole(seats, edits, _RECOVERY_SECONDS)
+        recovered_seconds = time.monotonic() - ended if are_whole else None
         return Outcome(schedule, self._seen(seats, started_at, recovered_seconds))
-
-    def _bring_about(self, acts: Sequence[tuple[Any, faults.Act]], seats: Sequence[Seat], start: float) -> None:
-        """Begin and end each fault when its time has come; what has begun is ended whatever happens."""
-        steps = [(fault.at_seconds, False, act) for fault, act in acts]
-        steps += [(fault.ends_seconds, True, act) for fault, act in acts]
-        under_way: dict[int, tuple[float, faults.Act]] = {}
-        try:
-            for at_seconds, is_end, act in sorted(steps, key=lambda step: step[:2]):
-                time.sleep(max(0.0, start + at_seconds - time.monotonic()))
-                if is_end:
-                    self._end(seats[0], *under_way.pop(id(act)))
-                else:
-                    under_way[id(act)] = (time.time(), act)
-                    act.begin()
-        finally:
-            for since, act in under_way.values():
-                self._end(seats[0], since, act)
-
-    def _end(self, seat: Seat, since: float, act: faults.Act) -> None:
-        act.end()
-        if act.replica:
-            seat.harms.append(Harm(act.replica, since, time.time() + _RESTART_SECONDS))
 
     def _edit(self, seat: Seat) -> int:
         """Change the spec, so that the next status shows whether the operator reads, decides and writes again."""
@@ -159,12 +136,12 @@ def prepared(services: int) -> Iterator[Campaign]:
     """Install operators, the lying Prometheus and the services, and load them."""
     stack.offer_gpus(4 * services + 4, stack.L40S)
     liar = Liar(f"http://holdfast-prometheus.{stack.NAMESPACE}.svc:9090", NODE_ADDRESS)
-    settings = {"tick": "2s", "nodeProvisioningTime": "15s", "leaseDuration": f"{stack.LEASE_SECONDS:g}s"}
-    settings["prometheusUrl"] = liar.url
+    settings = {"nodeProvisioningTime": "15s", "leaseDuration": f"{stack.LEASE_SECONDS:g}s", "prometheusUrl": liar.url}
     sizes = Sizes()
     with contextlib.ExitStack() as entered:
         entered.enter_context(liar.serving())
-        stack.install(**{f"settings.{name}": value for name, value in settings.items()})
+        given = {f"settings.{name}": value for name, value in settings.items()}
+        stack.install(**{"prometheus.scrapeInterval": _SCRAPE, **given})
         entered.enter_context(sizes.watching())
         seats = [entered.enter_context(_loaded(f"campaign-{number}")) for number in range(services)]
         writes = Writes(pathlib.Path(os.environ["HOLDFAST_AUDIT_LOG"]))
