@@ -190,7 +190,8 @@ def test_nothing_is_seen_while_prometheus_is_gone(tmp_path: Path) -> None:
     _run(policy, tmp_path, content)
     assert policy.at(65.0)[0].state is SignalState.UNREACHABLE
     assert policy.at(55.0)[0].state is SignalState.FRESH
-    assert policy.at(105.0)[0].state is SignalState.FRESH
+    assert policy.at(105.0)[0].state is SignalState.PARTIAL, "one sample counts nothing"
+    assert policy.at(120.0)[0].state is SignalState.FRESH
 
 
 @pytest.mark.parametrize("kind", ["replica-hang", "replica-slow", "node-loss"])

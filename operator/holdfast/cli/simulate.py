@@ -285,7 +285,7 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
         workload = make_workload(entry.workload, scenario.duration, folder, seed)
     except BadInput as problem:
         raise BadInput(f"{path}: services {entry.name}: {problem}") from None
-    return Declared(service, spec, workload, entry.initial_replicas)
+    return Declared(service, spec, workload, entry.initial_replicas, reality=entry.reality)
 
 
 def _service(entry: ServiceEntry, path: Path) -> LLMService:

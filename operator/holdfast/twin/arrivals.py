@@ -19,6 +19,53 @@ from holdfast.twin.state_arrays import (
 )
 from holdfast.twin.step_plan import blocks_of
 
+GOLDEN = 0.6180339887498949
+"""What is added to a request's draw before each further try (modulo 1): evenly spread, whatever the first draw was."""
+
+
+@inner
+def next_try(world: World, until: float) -> int:
+    """Take the request that comes next by then, for the first time or again; NOBODY where none does."""
+    book, requests, soonest, line = world.book[0], world.requests, until, NOBODY
+    for place in range(len(world.retries)):
+        first = world.retries[place]["first"]
+        if first != NOBODY and requests[first]["tried_at"] <= soonest:
+            soonest, line = requests[first]["tried_at"], place
+    number = int(book["next_request"])
+    if number < len(requests) and requests[number]["at"] <= soonest:
+        book["next_request"] = number + 1
+        return number
+    if line == NOBODY:
+        return NOBODY
+    number = int(world.retries[line]["first"])
+    request = world.requests[number]
+    world.retries[line]["first"] = request["after"]
+    request["after"] = NOBODY
+    request["draw"] = (request["draw"] + GOLDEN) % 1.0
+    return number
+
+
+@inner
+def refuse(world: World, number: int, state: int, now: float) -> None:
+    """Turn a request away; it comes again where a try is left. Each try waits equally long, so that nobody overtakes.
+
+    That holds as long as requests are refused in the order of time, as without an API server of the engine's own.
+    """
+    request = world.requests[number]
+    request["state"] = state
+    place = int(request["tries"])
+    if place >= len(world.retries):
+        return
+    retry = world.retries[place]
+    request["tries"] = place + 1
+    request["tried_at"] = now + retry["wait"]
+    request["after"] = NOBODY
+    if retry["first"] == NOBODY:
+        retry["first"] = number
+    else:
+        world.requests[retry["last"]]["after"] = number
+    retry["last"] = number
+
 
 @compiled
 def route(world: World, number: int) -> int:
@@ -36,7 +83,7 @@ def route(world: World, number: int) -> int:
         return _nth_open(engines, book["turn"] % opened)
     request, share = world.requests[number], book["close_share"]
     kept, draw = world.connections[request["connection"]], request["draw"]
-    idle, kept["request"] = _idle(world, kept["request"], request["at"]), number
+    idle, kept["request"] = _idle(world, kept["request"], request["tried_at"]), number
     if kept["engine"] != NOBODY and draw >= share and idle <= book["keep_seconds"]:
         engine = engines[kept["engine"]]
         if engine["open"] and engine["born"] == kept["born"]:
@@ -79,7 +126,7 @@ def _least_outstanding(engines: Records) -> int:
 def read(world: World, number: int, where: int) -> None:
     """Let the API server of an engine read a request, as `FrontDesk.read`."""
     request, engine = world.requests[number], world.engines[where]
-    host, now = world.hosts[engine["timer"]], request["at"]
+    host, now = world.hosts[engine["timer"]], request["tried_at"]
     request["engine"] = where
     request["read_at"] = max(now, engine["front_at"])
     engine["front_at"] = request["read_at"] + (host["request"] + host["prompt"] * request["prompt"])
@@ -116,8 +163,8 @@ def _arrive(world: World, number: int, where: int, now: float) -> None:
         # The headers of a stream go out before it waits: its client comes over another connection next time.
         world.connections[request["connection"]]["engine"] = NOBODY
     if _refuses(world, where, number):
-        request["state"] = REJECTED
         engine["rejected"] += 1
+        refuse(world, number, REJECTED, now)
         return
     request["state"] = WAITING
     engine["queued_tokens"] += request["prompt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
@@ -15,12 +15,12 @@ from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable, step_tables
 from holdfast.render.admission import admission_tokens
 from holdfast.twin.fleet import EngineSpec, Workload
-from holdfast.twin.scenario import AcceleratorEntry, BadInput, Scenario
+from holdfast.twin.scenario import AcceleratorEntry, BadInput, Scenario, ServiceReality
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One service of a scenario: the object, what decisions need of it, and its requests.
+    """One service of a scenario: the object, what decisions need of it, its requests, and how its clients behave.
 
     `max_num_queued_tokens` is a cap on queued prompts that its engines have under policies without one of their own.
     """
@@ -30,6 +30,7 @@ class Declared:
     workload: Workload
     initial_replicas: Mapping[str, int]
     max_num_queued_tokens: int | None = None
+    reality: ServiceReality = field(default_factory=ServiceReality)
 
 
 def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:
@@ -80,4 +81,6 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
     host = prior.host.slower(entry.host_factor)
     if entry.overhead is not None:
         host = Host(schedule_seconds=entry.overhead)
-    return EngineSpec(EngineTimer(table.scaled(1.0 / entry.share), host), limits)
+    return EngineSpec(
+        EngineTimer(table.scaled(entry.step_factor / entry.share), host.slower(entry.step_factor)), limits
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.enginemodel import host as host_arithmetic
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.twin import fast_loop
-from holdfast.twin.arrivals import enter, read, route
+from holdfast.twin.arrivals import enter, next_try, read, refuse, route
 from holdfast.twin.compiled import compile_with, compiled, inner
 from holdfast.twin.state_arrays import LEAST_OUTSTANDING, MOST_IN_FLIGHT, NEVER, NOBODY, UNSERVED, World
 from holdfast.twin.step_end import complete
@@ -23,19 +23,19 @@ compile_with(host_arithmetic)
 @compiled
 def run_until(world: World, until: float) -> None:
     """Bring in every request that comes by then, and end every step that ends before."""
-    book, requests = world.book[0], world.requests
-    number = book["next_request"]
-    while number < len(requests) and requests[number]["at"] <= until:
-        if book["router"] == LEAST_OUTSTANDING:
-            _advance_all(world, requests[number]["at"])
+    requests = world.requests
+    number = next_try(world, until)
+    while number != NOBODY:
+        at = requests[number]["tried_at"]
+        if world.book[0]["router"] == LEAST_OUTSTANDING:
+            _advance_all(world, at)
         engine = route(world, number)
         if engine == NOBODY:
-            requests[number]["state"] = UNSERVED
+            refuse(world, number, UNSERVED, at)
         else:
-            _advance(world, engine, requests[number]["at"])
+            _advance(world, engine, at)
             read(world, number, engine)
-        number += 1
-    book["next_request"] = number
+        number = next_try(world, until)
     _advance_all(world, until)
 
 

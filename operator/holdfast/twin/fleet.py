@@ -16,7 +16,7 @@ from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin import engines, state_arrays
 from holdfast.twin.fast_loop_arrays import LOOP, PLACE, fits_of, loops_of
-from holdfast.twin.state_arrays import BOOK, CONNECTION, ENGINE, HOST, NEVER, NOBODY, REQUEST, Records, World
+from holdfast.twin.state_arrays import BOOK, CONNECTION, ENGINE, HOST, NEVER, NOBODY, REQUEST, RETRY, Records, World
 from holdfast.twin.timers import Floats, Integers, pack
 from holdfast_engine.rules import Limits
 from holdfast_engine.tpot_slack import ANSWERS
@@ -66,12 +66,19 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How requests find an engine; all but the router counts for random-per-connection only."""
+    """How requests find an engine; what connections do counts for random-per-connection only.
+
+    `busy_half_share` of the requests come on one half of the connections. Refused requests come again after
+    `retry_seconds` in turn.
+    """
 
     router: str = "random-per-connection"
     close_share: float = CLOSE_SHARE
     keep_seconds: float = KEEP_SECONDS
     seed: int = 0
+    connections: int = CONNECTIONS
+    busy_half_share: float = 0.5
+    retry_seconds: tuple[float, ...] = ()
 
 
 class EngineFleet:
@@ -98,10 +105,11 @@ class EngineFleet:
         self._loops = loops_of(told, [kind.limits for kind in kinds], graphs)
         self._fits = fits_of(told, graphs)
         self._world = World(
-            requests=_requests(workload, np.random.default_rng([routing.seed, 1])),
+            requests=_requests(workload, routing),
             engines=_engines(_FIRST_ENGINES),
             running=np.zeros((_FIRST_ENGINES, most_sequences), np.int64),
-            connections=_connections(),
+            connections=_connections(routing.connections),
+            retries=_retries(routing.retry_seconds),
             book=_book(slo, routing, bool(told)),
             finished=np.full(len(workload), NOBODY, np.int64),
             plan=np.zeros(1, state_arrays.PLAN),
@@ -134,9 +142,10 @@ class EngineFleet:
 
     @property
     def done(self) -> bool:
-        """Whether every request has come and no engine has anything left to do."""
+        """Whether every request has come, none comes again, and no engine has anything left to do."""
         everybody_came = int(self._world.book["next_request"][0]) == len(self.workload)
-        return everybody_came and not _busy(self._world.engines).any()
+        somebody_comes_again = (self._world.retries["first"] != NOBODY).any()
+        return everybody_came and not somebody_comes_again and not _busy(self._world.engines).any()
 
     def advance(self, until: float) -> None:
         """Let time pass."""
@@ -248,15 +257,21 @@ def _busy(engines: Records) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(engines["due"]) | np.isfinite(engines["enters_at"]))
 
 
-def _requests(workload: Workload, draw: np.random.Generator) -> Records:
+def _requests(workload: Workload, routing: Routing) -> Records:
+    draw = np.random.default_rng([routing.seed, 1])
     requests = np.zeros(len(workload), REQUEST)
-    requests["at"], requests["prompt"] = workload.at, workload.prompt_tokens
+    requests["at"] = requests["tried_at"] = workload.at
+    requests["prompt"] = workload.prompt_tokens
     requests["output"], requests["cached"] = workload.output_tokens, workload.cached_tokens
     for name in ("read_at", "enters_at", "began_at", "first_at", "last_at"):
         requests[name] = np.nan
     requests["engine"] = requests["after"] = NOBODY
-    requests["connection"] = draw.integers(0, CONNECTIONS, len(workload))
+    requests["connection"] = draw.integers(0, routing.connections, len(workload))
     requests["draw"] = draw.random(len(workload))
+    if routing.busy_half_share != 0.5:
+        half, rest = routing.connections // 2, routing.connections - routing.connections // 2
+        busy, any_of = draw.random(len(workload)) < routing.busy_half_share, requests["connection"]
+        requests["connection"] = np.where(busy, any_of % half, half + any_of % rest)
     return requests
 
 
@@ -286,9 +301,15 @@ def _doubled(array: Records) -> Records:
     return np.concatenate([array, np.zeros_like(array)])
 
 
-def _connections() -> Records:
-    found = np.zeros(CONNECTIONS, CONNECTION)
+def _connections(count: int) -> Records:
+    found = np.zeros(count, CONNECTION)
     found["engine"] = found["request"] = NOBODY
+    return found
+
+
+def _retries(seconds: Sequence[float]) -> Records:
+    found = np.zeros(len(seconds), RETRY)
+    found["wait"], found["first"] = seconds, NOBODY
     return found
 
 

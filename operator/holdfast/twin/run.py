@@ -16,7 +16,7 @@ from holdfast.twin.declared_service import Declared, engine_kind
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
 from holdfast.twin.peer_metrics import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.twin.policy_port import BadPolicy, Foreknown, Move, Policy, Provisioned, Scheduling, Watching
-from holdfast.twin.scenario import BadInput, Fault, Scenario
+from holdfast.twin.scenario import BadInput, Fault, Scenario, ServiceReality
 from holdfast.twin.view import SimulatedObserver
 
 LOOK_SECONDS = 5.0
@@ -118,7 +118,8 @@ class _Run:
         hardware = [Hardware(name, kind.gpus, kind.cold_start, kind.cold_start_jitter) for name, kind in kinds]
         self.cluster = Cluster(hardware, self.services, seed)
         histograms = not isinstance(policy, Watching)
-        self.views = [SimulatedObserver(service, self.timing, histograms) for service in self.services]
+        delay = scenario.cluster.reality.sample_delay
+        self.views = [SimulatedObserver(service, self.timing, histograms, delay) for service in self.services]
         self.reads = not isinstance(policy, Foreknown)
         self.sizes = [SizeHistory() for _ in self.services]
         self.changes: list[SizeChange] = []
@@ -288,7 +289,7 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
     entries = scenario.cluster.accelerators
     kinds = [engine_kind(each, option, entries[option.name], policy.admission) for option in each.spec.accelerators]
     _check_possible(each.spec, kinds)
-    routing = Routing(scenario.cluster.router, seed=seed)
+    routing = _routing(scenario.cluster.router, each.reality, seed)
     told = [engine_limits(each.service, declared) for declared in each.service.spec.accelerators]
     fleet = EngineFleet(each.workload, kinds, each.spec.slo, routing, told if policy.fast_loop else ())
     spec = replace(each.spec, accelerators=tuple(_labelled(option) for option in each.spec.accelerators))
@@ -298,6 +299,18 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
         if policy.admission
     }
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds, limits)
+
+
+def _routing(router: str, reality: ServiceReality, seed: int) -> Routing:
+    return Routing(
+        router,
+        close_share=reality.close_share,
+        keep_seconds=reality.idle_timeout,
+        seed=seed,
+        connections=reality.connections,
+        busy_half_share=reality.busy_half_share,
+        retry_seconds=() if reality.retries is None else reality.retries.waits_seconds,
+    )
 
 
 def _check_possible(spec: ServiceSpec, kinds: Sequence[EngineSpec]) -> None:

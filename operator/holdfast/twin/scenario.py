@@ -19,6 +19,7 @@ from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.yamltext import read_yaml
 from holdfast.policy.settings import PolicySettings
 from holdfast.twin.cluster import EPOCH_SECONDS
+from holdfast.twin.fleet import CLOSE_SHARE, CONNECTIONS, KEEP_SECONDS
 
 
 class BadInput(ValueError):
@@ -142,6 +143,42 @@ class WorkloadFile(ApiModel):
     lengths: RequestLengths | None = None
 
 
+class Retries(ApiModel):
+    """A refused request comes again up to `most` times: after `wait`, then after `growth` times the last wait."""
+
+    most: Annotated[Whole, Field(ge=1, le=100)]
+    wait: Annotated[Seconds, Field(le=3600.0)] = 1.0
+    growth: Annotated[Number, Field(ge=1.0, le=10.0)] = 2.0
+
+    @property
+    def waits_seconds(self) -> tuple[float, ...]:
+        """How long a client waits before each of its further tries."""
+        return tuple(self.wait * self.growth**number for number in range(self.most))
+
+
+class ServiceReality(ApiModel):
+    """How the clients of a service behave, where they are not the usual ones.
+
+    A share `closeShare` of the answers closes its connection, clients close one that was idle for `idleTimeout`.
+    `busyHalfShare` of the requests come on one half of the `connections`.
+    """
+
+    rules = (
+        Rule(
+            "",
+            "a single connection has no busier half: give at least 2 connections, or leave out busyHalfShare",
+            lambda reality: reality.connections > 1 or reality.busy_half_share == 0.5,
+            ".busyHalfShare",
+        ),
+    )
+
+    connections: Annotated[Whole, Field(ge=1, le=1_000_000)] = CONNECTIONS
+    busy_half_share: Annotated[Number, Field(ge=0.5, le=1.0)] = 0.5
+    close_share: Annotated[Number, Field(ge=0.0, le=1.0)] = CLOSE_SHARE
+    idle_timeout: Seconds = KEEP_SECONDS
+    retries: Retries | None = None
+
+
 class ServiceEntry(ApiModel):
     """One service: an LLMService's spec, or a manifest that holds one."""
 
@@ -151,6 +188,7 @@ class ServiceEntry(ApiModel):
     spec: LLMServiceSpec | None = None
     manifest: str | None = None
     workload: WorkloadFile
+    reality: ServiceReality = ServiceReality()
     initial_replicas: dict[str, Annotated[Whole, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
 
 
@@ -159,7 +197,7 @@ class AcceleratorEntry(ApiModel):
 
     `overhead` is another host in place of the usual one: it runs one step at a time, and adds so much to each. `model`
     is what its engines really run, where that is not the model of the spec; `share` is the part of a GPU that each of
-    its GPUs really is.
+    its GPUs really is. Each step takes `stepFactor` times as long as all this says.
     """
 
     system: str
@@ -170,6 +208,13 @@ class AcceleratorEntry(ApiModel):
     cold_start_jitter: Share = 0.0
     host_factor: Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)] = 1.0
     overhead: Annotated[Seconds, Field(le=1.0)] | None = None
+    step_factor: Annotated[Number, Field(ge=0.01, le=100.0)] = 1.0
+
+
+class ClusterReality(ApiModel):
+    """What goes wrong between engines and policy all the time: samples arrive `sampleDelay` after they were taken."""
+
+    sample_delay: Annotated[Seconds, Field(le=600.0)] = 0.0
 
 
 class ClusterEntry(ApiModel):
@@ -178,6 +223,7 @@ class ClusterEntry(ApiModel):
     accelerators: Annotated[dict[str, AcceleratorEntry], Field(min_length=1)]
     node_provisioning_time: Annotated[Seconds, Field(gt=0.0)] = PolicySettings().provisioning_seconds
     router: Literal["random-per-connection", "round-robin", "least-outstanding"] = "random-per-connection"
+    reality: ClusterReality = ClusterReality()
 
 
 class Fault(ApiModel):

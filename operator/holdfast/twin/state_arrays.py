@@ -33,8 +33,8 @@ REQUEST = np.dtype(
     [
         *fields_of(np.int64, "prompt", "output", "generated", "computed", "blocks", "state", "in_flight", "emits"),
         *fields_of(np.float64, "at", "read_at", "enters_at", "began_at", "first_at", "last_at"),
-        *fields_of(np.int64, "cached", "preemptions", "engine", "after", "connection"),
-        *fields_of(np.float64, "draw"),
+        *fields_of(np.int64, "cached", "preemptions", "engine", "after", "connection", "tries"),
+        *fields_of(np.float64, "draw", "tried_at"),
     ]
 )
 """Times in seconds, NaN before they are known, the rest in tokens and blocks.
@@ -42,7 +42,8 @@ REQUEST = np.dtype(
 The API server reads a request at `read_at`, the engine has it at `enters_at` and its first token at `began_at`; its
 client has the first and last token at `first_at` and `last_at`. Of the tokens `in_flight` the first comes from the step
 with the number `emits`. `engine` is where a request went, `after` the one that waits behind it. `connection` and `draw`
-(0..1) are what chance decides about its way.
+(0..1) are what chance decides about its way. Refused requests come again: the last of `tries` was at `tried_at`, after
+which servers measure; clients measure from the first one, `at`.
 """
 
 LIMITS = ("active", "tokens", "threshold", "most_requests", "most_queued", "blocks")
@@ -151,9 +152,14 @@ CONNECTION = np.dtype(fields_of(np.int64, "engine", "born", "request"))
 """Whom a connection leads to, and the last request on it."""
 
 
+RETRY = np.dtype([*fields_of(np.float64, "wait"), *fields_of(np.int64, "first", "last")])
+"""One further try of refused requests: after how many seconds, and the first and last that wait for it, in order."""
+
+
 class World(NamedTuple):
     """Everything the loop works on; `running` has a row of requests per engine, `finished` the order of their ends.
-    `plan` and `chunks` are of the step just planned, `begun` those who got their first token from the one just ended.
+    `retries` are the further tries of refused requests. `plan` and `chunks` are of the step just planned, `begun` those
+    who got their first token from the one just ended.
 
     `flights` are the steps in flight by engine, `hosts` belong to the kinds of engines as the timers do.
     What comes after these is the plugin's (`fast_loop_arrays`): a record per request and per engine, what laws are
@@ -164,6 +170,7 @@ class World(NamedTuple):
     engines: Records
     running: Integers
     connections: Records
+    retries: Records
     book: Records
     finished: Integers
     plan: Records

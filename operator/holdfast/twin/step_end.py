@@ -106,7 +106,7 @@ def start_answer(world: World, where: int, number: int, now: float, seen_at: flo
     engine["queued_tokens"] -= request["prompt"]
     engine["prompt_tokens"] += request["prompt"]
     engine["ttft_count"] += 1
-    engine["ttft_within"] += seen_at - request["at"] <= world.book[0]["ttft"]
+    engine["ttft_within"] += seen_at - request["tried_at"] <= world.book[0]["ttft"]
 
 
 @compiled
@@ -127,6 +127,6 @@ def finish(world: World, where: int, number: int, seen_at: float) -> None:
     engine["tpot_within"] += tpot <= book["tpot"]
     engine["tpot_sum"] += tpot
     engine["e2e_count"] += 1
-    engine["e2e_within"] += seen_at - request["at"] <= book["e2e"]
+    engine["e2e_within"] += seen_at - request["tried_at"] <= book["e2e"]
     world.finished[book["finished"]] = number
     book["finished"] += 1

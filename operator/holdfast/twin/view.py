@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.api.quantities import counted
+from holdfast.api.quantities import counted, some_of
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import (
@@ -32,10 +33,11 @@ from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.twin.cluster import Service, SimulatedPod
 from holdfast.twin.peer_metrics import EngineGauges, gauges
 from holdfast.twin.series import COLUMNS, IN_FLIGHT, EngineSeries, gained, rows_of, usage_of
-from holdfast.twin.state_arrays import EXACT, STEPS, hang
+from holdfast.twin.state_arrays import EXACT, STEPS, Records, hang
 from holdfast.twin.timers import Floats, Integers
 
 SCRAPES = 3
+LEAST_SAMPLES = 2
 LENGTHS_SECONDS = 600.0
 SUMMED_SECONDS = 180.0
 SLOW_PERIOD_SECONDS = 60.0
@@ -47,17 +49,31 @@ _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """Samples of all engines of a service, taken `at` a second, and how many requests had finished by then."""
+
+    at: float
+    pods: Sequence[SimulatedPod]
+    records: Records
+    hangs: Sequence[bool]
+    finished: int
+
+
 class SimulatedObserver:
     """Scrapes one service and answers as holdfast.observe would; `blind` while Prometheus is gone.
 
-    Lengths are counted in `histograms` where anybody looks at them.
+    Lengths are counted in `histograms` where anybody looks at them. Samples arrive `delay_seconds` after they were
+    taken, and keep the time at which they were.
     """
 
-    def __init__(self, service: Service, timing: Timing, histograms: bool = True) -> None:
+    def __init__(self, service: Service, timing: Timing, histograms: bool = True, delay_seconds: float = 0.0) -> None:
         self._service = service
         self._timing = timing
         self._histograms = histograms
         self._series: dict[SimulatedPod, EngineSeries] = {}
+        self._delay_seconds = delay_seconds
+        self._on_the_way: deque[Scrape] = deque()
         self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._lengths = (LengthHistogram(), LengthHistogram())
         self._steps: tuple[tuple[str, StepSums], ...] = ()
@@ -76,27 +92,36 @@ class SimulatedObserver:
         """Read every engine's /metrics."""
         if self.blind:
             return
-        self._sample(now)
-        self.scraped_at = now
-        self._finished.append((now, len(self._service.fleet.finished)))
+        serving = {pod: pod.engine for pod in self._service.pods if pod.engine is not None}
+        records = self._service.fleet.states(list(serving.values()))
+        count = len(self._service.fleet.finished)
+        self._on_the_way.append(Scrape(now, list(serving), records, hang(records, now), count))
+        self._arrive(now)
+
+    def _arrive(self, now: float) -> None:
+        """Take in the samples that have arrived by now."""
+        while self._on_the_way and self._on_the_way[0].at + self._delay_seconds <= now:
+            self._take(self._on_the_way.popleft())
+
+    def _take(self, scrape: Scrape) -> None:
+        at, records = scrape.at, scrape.records
+        samples = zip(scrape.pods, records, rows_of(records), usage_of(records).tolist(), scrape.hangs, strict=True)
+        for pod, *sample in samples:
+            self._series.setdefault(pod, EngineSeries(pod.accelerator, pod.ready_at or 0.0)).scrape(at, *sample)
+        self.scraped_at = at
+        self._finished.append((at, scrape.finished))
         reach = max(SUMMED_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
-        oldest = now - reach - self._timing.scrape_seconds
+        oldest = at - reach - self._timing.scrape_seconds
         for pod, series in list(self._series.items()):
             series.forget(oldest)
             if series.times[-1] <= oldest:
                 del self._series[pod]
 
-    def _sample(self, now: float) -> None:
-        serving = {pod: pod.engine for pod in self._service.pods if pod.engine is not None}
-        records = self._service.fleet.states(list(serving.values()))
-        samples = zip(serving, records, rows_of(records), usage_of(records).tolist(), hang(records, now), strict=True)
-        for pod, *sample in samples:
-            self._series.setdefault(pod, EngineSeries(pod.accelerator, pod.ready_at or 0.0)).scrape(now, *sample)
-
     def traffic(self, now: float) -> Traffic:
         """All that is known of the service at this time."""
         if self.blind:
             return Traffic(SignalState.UNREACHABLE, "Prometheus does not answer")
+        self._arrive(now)
         state, detail = self._state(now)
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
@@ -122,6 +147,8 @@ class SimulatedObserver:
 
     def engines(self, now: float) -> tuple[EngineGauges, ...] | None:
         """The gauges of every engine that is still read; None while nothing is."""
+        if not self.blind:
+            self._arrive(now)
         if self.blind or self.scraped_at is None:
             return None
         fresh_since = self._fresh_since(now)
@@ -163,7 +190,16 @@ class SimulatedObserver:
         if silent:
             told = counted(len(silent), "ready replica", "does not report", "do not report", of=len(settled))
             return SignalState.PARTIAL, told
+        gappy = [pod.name for pod, series in self._series.items() if pod.gone_at is None and self._gappy(series, now)]
+        if gappy:
+            told = f"too few samples in this interval to count all requests of: {some_of(sorted(gappy))}"
+            return SignalState.PARTIAL, told
         return SignalState.FRESH, ""
+
+    def _gappy(self, series: EngineSeries, now: float) -> bool:
+        """Whether an engine that is not new has too few samples to count anything, as holdfast.observe judges it."""
+        start = now - self.interval_seconds
+        return series.times[0] <= start and sum(at > start for at in series.times) < LEAST_SAMPLES
 
     def _by_accelerator(
         self, now: float, counts: Floats, hung: Sequence[str]
