@@ -24,6 +24,7 @@ BROWSER := e2e/test_status_page.py
 # The recorded traces that the benchmarks' scenarios name.
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
+DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
 .PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
 
@@ -142,11 +143,13 @@ release: install ## everything that is published of one version, into dist: VERS
 publish: install ## push the image and the chart of dist to the registry: VERSION=0.1.0 REGISTRY=...
 	@$(BIN)/python -m release.publish --version '$(VERSION)' --registry '$(REGISTRY)'
 
-bench: install ## the headline table, GPU-hours beside other autoscalers: one seed, five where capacity runs short; fails where a bar is missed
-	$(AUTOSCALING) --seeds 1 --scarce-seeds 5 --check
+bench: install ## the headline table, GPU-hours beside other autoscalers: one seed, five where capacity runs short, three drawn days; fails where a bar is missed
+	@met=0; $(DAYS) --fixed 3 --no-peers --workers 2 --check || met=1; \
+	  $(AUTOSCALING) --seeds 1 --scarce-seeds 5 --check || met=1; exit $$met
 
-bench-full: install ## every seed, knob, fixed limit and sensitivity of it: a day; goes on where it was stopped
-	$(AUTOSCALING) --seeds 5 --tuned --sensitivity --check
+bench-full: install ## every seed, knob, fixed limit and sensitivity of it, ten drawn days: a day; goes on where it was stopped
+	@met=0; $(DAYS) --fixed 10 --workers 2 --check || met=1; \
+	  $(AUTOSCALING) --seeds 5 --tuned --sensitivity --check || met=1; exit $$met
 
 bench-plan: install ## what these two would run, and how long by the runs that are written down
 	$(AUTOSCALING) --seeds 1 --scarce-seeds 5 --dry-run
