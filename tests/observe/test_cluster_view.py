@@ -306,7 +306,7 @@ def test_pods_and_deployments_are_filtered_at_the_api_server(world: Cluster) -> 
 
 async def test_no_index_holds_a_whole_object(world: Cluster) -> None:
     await world.put("pods", pod())
-    ((replica, gpus, engine, _),) = world.indexers.indices["pods"][CHAT]
+    ((replica, gpus, engine, *_),) = world.indexers.indices["pods"][CHAT]
     assert (replica.name, gpus, engine) == ("chat-h100-6d5f-x2x1", (("nvidia.com/gpu", 2),), None)
 
 

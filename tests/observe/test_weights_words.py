@@ -110,7 +110,7 @@ def test_the_first_of_exceptions_that_wrap_each_other_says_more_than_that_nothin
         "ValueError: 404 tokens",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
         "TimeoutError: RPC call to determine_available_memory timed out.",
-        "PermissionError: [Errno 13] Permission denied: '/root/.cache'",
+        "PermissionError: [Errno 13] Permission denied: '/cache'",
         "RuntimeError: NCCL error: unhandled system error",
         "KeyError: 'quantization_config'",
         "CUDA error: device-side assert triggered",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import io
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
+import holdfast_engine
 from holdfast.render import RenderContext, RenderSettings, remarks, render
 from holdfast.render.engine_limits import engine_limits
 from holdfast.render.names import Manifest
 from holdfast.render.plugin import ARCHIVE, LIMITS_FILE, LIMITS_FOLDER, POD_FOLDER, tagged_release
-from holdfast.render.podfiles import load_plugin, load_pod_files
+from holdfast.render.podfiles import code_alone, load_plugin, load_pod_files
 from holdfast_engine.limits import DEFAULT_LIMITS
 from holdfast_engine.rules import parse_limits
 from tests.render.scenes import SETTINGS, chat_h100, context, engine, live, service
@@ -229,3 +231,15 @@ def test_what_a_service_mounts_fits_a_config_map_many_times_and_memory_a_thousan
     files = settings.mounted_files(service().spec)
     assert len(json.dumps(files)) < 2**20 / 8
     assert settings.mounted_files(service().spec) is files, "one text for all services"
+
+
+def test_what_is_mounted_is_the_code_alone_and_every_statement_on_its_line() -> None:
+    def statements(text: str) -> list[tuple[str, int]]:
+        found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.stmt)]
+        told = [each for each in found if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+        return sorted((type(each).__name__, each.lineno) for each in told)
+
+    for file in (Path(holdfast_engine.__file__).parent).glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert statements(code_alone(text)) == statements(text)
+    assert code_alone('"""Doc."""\nA = "#"  # why\n') == '""\nA = "#"\n'

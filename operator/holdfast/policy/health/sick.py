@@ -7,7 +7,7 @@ stay.
 Errors and lateness may come with the requests that a replica happens to receive, which its successor would receive as
 well. So after such a replacement no other replica is replaced for a while. Of a stalled replica nothing can be lost.
 
-Source: docs/designs/0011-lagging.md, docs/designs/0024-sick-replicas.md.
+Source: docs/designs/0011-lagging.md.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def most_replicas_move(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not sick.doubted:
         return None
     sentence = "the size does not shrink while most replicas seem sick"
-    return Bound(proposal.before, sick.reason, sentence, keeps=True)
+    return Bound(proposal.before, sick.reason, sentence)
 
 
 def no_rollout_runs(proposal: Proposal) -> Bound | None:
