@@ -138,7 +138,6 @@ async def test_probes_have_a_port_of_their_own(operator: Operator) -> None:
         assert not await operator.is_served(operator.ports.health, path)
     for path in ("/healthz", "/readyz"):
         assert await operator.is_served(operator.ports.health, path)
-        assert not await operator.is_served(operator.ports.http, path)
 
 
 async def test_the_status_page_is_served_where_there_is_one(operator: Operator) -> None:

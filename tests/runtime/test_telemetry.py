@@ -52,7 +52,7 @@ def tick(told: Telemetry, *decisions: Decision) -> None:
 
 
 async def test_the_newest_decision_is_answered_whole() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
         answer = await client.get("/decisions/prod/chat")
         assert answer.status == 200
         assert await answer.json() == {
@@ -88,7 +88,7 @@ async def test_the_newest_decision_is_answered_whole() -> None:
 
 
 async def test_what_is_not_decided_here_is_said_so() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
         answer = await client.get("/decisions/prod/other")
         assert answer.status == 404
         assert "only the leader decides" in (await answer.json())["message"]
@@ -154,7 +154,7 @@ async def test_metrics_by_name_take_no_more_memory_than_all(monkeypatch: pytest.
 
 
 async def test_whoever_looks_often_asks_for_some_metrics_only() -> None:
-    async with TestClient(TestServer(http_application(telemetry(held())))) as client:
+    async with TestClient(TestServer(http_application(telemetry(held()), lambda: True))) as client:
         told = await (await client.get("/metrics?name[]=holdfast_leader&name[]=holdfast_tick_seconds_count")).text()
     assert {line.split()[0] for line in told.splitlines() if not line.startswith("#")} == {
         "holdfast_leader",

@@ -107,7 +107,8 @@ _ONE_POD = _none_of(
     f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(SEVERAL_PODS)}",
 )
 _WHOLE_ENGINE = Rule(
-    f"!self.exists(a, {list(HALVES)}.exists(w, a.contains(w)))",
+    # Without a list in the loop: the API server estimates its cost beyond what it allows.
+    "!self.exists(a, " + " || ".join(f"a.contains('{role}')" for role in HALVES) + ")",
     "args must not make an engine one half of an engine, because neither half sees ttft and tpot of a request:"
     f" remove {', '.join(HALVES)} (kv_both is a whole engine)",
     lambda arguments: half_of(arguments) is None,

@@ -43,7 +43,7 @@ async def opened(
             return await stack.enter_async_context(served)
 
         health = await opened_for("health", health_application(alive), settings.health_port)
-        http = await opened_for("http", http_application(telemetry), settings.http_port)
+        http = await opened_for("http", http_application(telemetry, alive), settings.http_port)
         status = 0
         if board is not None:
             token = Token(settings.status_token_file) if settings.status_token_file else None

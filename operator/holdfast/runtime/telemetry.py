@@ -175,8 +175,8 @@ def health_application(alive: Callable[[], bool]) -> aiohttp.web.Application:
     return application
 
 
-def http_application(telemetry: Telemetry) -> aiohttp.web.Application:
-    """Return the app with /metrics and /decisions/NAMESPACE/NAME."""
+def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp.web.Application:
+    """Return the app with /metrics and /decisions/NAMESPACE/NAME, and health for people and older manifests."""
     shown = MetricsText(telemetry.registry)
 
     async def metrics(request: aiohttp.web.Request) -> aiohttp.web.Response:
@@ -193,7 +193,7 @@ def http_application(telemetry: Telemetry) -> aiohttp.web.Application:
             return aiohttp.web.json_response({"message": message}, status=404)
         return aiohttp.web.json_response(found)
 
-    application = aiohttp.web.Application()
+    application = health_application(alive)
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/decisions/{namespace}/{name}", decision)
     return application
