@@ -39,7 +39,7 @@ class Bounds:
     unfinished_bytes: int = 8 * 2**20
     """Of all requests that are not answered yet; with `takes_bodies`, of the heads only."""
     takes_bodies: bool = False
-    """Whoever reads the bodies bounds them."""
+    """The application that reads the bodies bounds them."""
 
 
 class Connections:

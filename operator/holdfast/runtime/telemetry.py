@@ -176,7 +176,7 @@ def health_application(alive: Callable[[], bool]) -> aiohttp.web.Application:
 
 
 def http_application(telemetry: Telemetry, alive: Callable[[], bool]) -> aiohttp.web.Application:
-    """Return the app with /metrics and /decisions/NAMESPACE/NAME, and health for people and older manifests."""
+    """Return the app with /metrics and /decisions/NAMESPACE/NAME, and health, which older charts probe here."""
     shown = MetricsText(telemetry.registry)
 
     async def metrics(request: aiohttp.web.Request) -> aiohttp.web.Response:
