@@ -101,7 +101,7 @@ def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterat
     """In place of the cluster's operators, one for this namespace whose plugin is another one."""
     shutil.copytree(stack.REPOSITORY / "operator", folder / "operator", ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "operator/holdfast_engine/rules.py").open("a") as file:
-        file.write("\n# a later version\n")
+        file.write('\nVERSION = "a later version"\n')
     with stack.no_operator():
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s"]
         where = [

@@ -43,7 +43,6 @@ UNTRIED = {
     "steptimes.kind_of": "vLLM on CPUs launches no step ahead",
     "captured_graphs.CapturedGraphs.replays": "vLLM on CPUs launches no step ahead",
     "door.Door.opens": "for an API server that is behind",
-    "socketage.is_gone": "for an API server that is behind",
     "ledger.Ledger.rename": "for an API server that is behind",
     "statlogger.show_beside_all": "for several API servers",
     "leastsquares.stretch": "for an engine that becomes slower or faster",
