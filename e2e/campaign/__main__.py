@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     specs.set_defaults(run=_specs)
     faults = parts.add_parser("faults", help="services under a constant load, and one to three faults at a time")
     faults.add_argument("--schedules", type=int, default=200)
+    faults.add_argument("--first", type=int, default=0, help="go on with the one of this number")
     faults.add_argument("--services", type=int, default=4, help="on each of which a fault of its own can be played")
     faults.add_argument("--most-minutes", type=float, default=math.inf, help="begin no further schedule after that")
     faults.add_argument("--journal", type=Path, help="append a JSON line for each schedule to this file")
@@ -55,7 +56,7 @@ def _specs(options: argparse.Namespace, seed: int) -> bool:
 
 
 def _faults(options: argparse.Namespace, seed: int) -> bool:
-    numbers = range(options.schedules) if options.only is None else [options.only]
+    numbers = range(options.first, options.schedules) if options.only is None else [options.only]
     lines: list[report.Line] = []
     with runner.prepared(options.services) as campaign:
         ends = time.monotonic() + 60.0 * options.most_minutes
