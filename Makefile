@@ -13,7 +13,7 @@ UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 # Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
 BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
-  recordings forged_series dashboards turns hours_and_heirs foreign_engines scale_to_zero))
+  recordings forged_series dashboards turns hours_and_heirs))
 
 # What needs a cluster that is as empty as a reader's.
 EMPTY := e2e/test_readme.py e2e/test_upgrade.py
