@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,6 +27,10 @@ _RESTART_SECONDS = 20.0
 """From the end of an engine until no connection is sent to it any more, or it serves again."""
 NAME = "chat"
 """Of the service in each namespace."""
+_MOST_RESTARTS = 1
+"""Of a container of ours when a schedule begins: the kubelet starts the next within 20 s, as in a cluster at rest."""
+_RENEWAL_SECONDS = 60.0
+Json = dict[str, Any]
 
 
 def _nothing() -> None:
@@ -67,6 +72,34 @@ def prepared(kind: Kind, world: World, namespace: str, random: Random) -> Act:
         case "operators" | "prometheus":
             return _on_processes(how, _processes_of(part, world.api))
     return _on_control_plane("kube-apiserver" if part == "api-server" else part, how)
+
+
+def forget_restarts(api: ApiClient) -> None:
+    """Replace pods of ours that earlier schedules killed: the kubelet would let each start wait longer, up to 5 min.
+
+    Nobody kills a pod of a real cluster each minute, and after ten quiet minutes the kubelet forgets.
+    """
+    pods = f"/api/v1/namespaces/{stack.NAMESPACE}/pods"
+    for name in often_restarted(insist(lambda: api.get(pods))["items"]):
+        insist(partial(api.delete, f"{pods}/{name}"))
+    deadline = time.monotonic() + patient(_RENEWAL_SECONDS)
+    while not _are_new(insist(lambda: api.get(pods))["items"]):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the operators and Prometheus are not Ready")
+        time.sleep(0.25)
+
+
+def often_restarted(pods: Sequence[Json]) -> list[str]:
+    """The pods of which a container was started again so often that the kubelet lets the next start wait."""
+    return [pod["metadata"]["name"] for pod in pods if _restarts(pod) > _MOST_RESTARTS]
+
+
+def _restarts(pod: Json) -> int:
+    return max((each["restartCount"] for each in pod["status"].get("containerStatuses", ())), default=0)
+
+
+def _are_new(pods: Sequence[Json]) -> bool:
+    return not often_restarted(pods) and all(condition(pod, "Ready").get("status") == "True" for pod in pods)
 
 
 def bring_about(acts: Sequence[tuple[Fault, Act]]) -> list[Harm]:

@@ -64,6 +64,8 @@ class Campaign:
 
     def play(self, together: Sequence[Schedule]) -> list[Outcome]:
         """Play schedules at the same time: of single services one on each, or one that all of them see."""
+        faults.forget_restarts(self._world.api)
+        self.settle()
         self._writes.new()
         with ThreadPoolExecutor(len(self._seats)) as threads:
             if together[0].scope is Scope.CLUSTER:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from e2e.campaign.faults import Act, bring_about
+from e2e.campaign.faults import Act, bring_about, often_restarted
 from e2e.campaign.schedule import KINDS, Fault
 
 
@@ -53,3 +55,13 @@ def test_what_has_begun_ends_where_another_fault_cannot_be_brought_about(diary: 
     with pytest.raises(OSError, match="nobody answers"):
         bring_about([(fault(0.0, 60.0), diary.act("long")), (fault(0.01, 60.0), diary.act("broken", fails=True))])
     assert diary.lines == ["long begins", "broken begins", "long ends", "broken ends"]
+
+
+def pod(name: str, *restarts: int) -> dict[str, Any]:
+    statuses = [{"restartCount": each} for each in restarts]
+    return {"metadata": {"name": name}, "status": {"containerStatuses": statuses} if statuses else {}}
+
+
+def test_pods_that_earlier_schedules_killed_twice_are_replaced_before_the_next() -> None:
+    pods = [pod("new", 0), pod("killed-once", 1), pod("killed-twice", 2), pod("one-container", 0, 5), pod("pending")]
+    assert often_restarted(pods) == ["killed-twice", "one-container"]
