@@ -213,7 +213,7 @@ class Reason(StrEnum):
     )
     MORE_REPLICAS_DO_NOT_HELP = (
         "MoreReplicasDoNotHelp",
-        "Larger sizes served no larger share of the requests well, so the size returned to the cheapest such one.",
+        "Larger sizes served no more requests and no larger share well, so the size returned to the cheapest such one.",
     )
     PREDICTION_NOT_FINITE = "PredictionNotFinite", "A prediction is not a finite number, so the size does not change."
     SPEC_NOT_OBSERVED = "SpecNotObserved", "The last change is not applied or not observed by Kubernetes yet."

@@ -116,6 +116,13 @@ def test_a_guard_binds_in_its_directions_only(guard: Guard, seen: View, down: in
     assert asked(guard, STAY, seen) is None or guard in (guards.prediction_is_finite, guards.size_is_observed)
 
 
+def test_no_sentence_says_that_a_size_does_not_shrink_that_shrinks() -> None:
+    seen = view(slo=BURNING, learned=after_growth(useless=True))
+    proposal, bounds = apply_guards(Proposal(seen, 8, 3))
+    assert proposal.after == 5
+    assert [bound.reason for bound in bounds] == [Reason.MORE_REPLICAS_DO_NOT_HELP]
+
+
 @pytest.mark.parametrize(("before", "after", "most"), [(0, 9, 1), (1, 9, 2), (4, 20, 8), (4, 7, 7)])
 def test_while_a_replica_is_a_guess_a_step_doubles_the_size_at_most(before: int, after: int, most: int) -> None:
     proposal, _ = apply_guards(Proposal(view(correction=A_GUESS), before, after), (guards.a_guess_is_observed,))

@@ -1,10 +1,14 @@
-"""Whether more replicas help: where they do not, the size returns to the cheapest with the same share of good requests.
+"""Whether more replicas help: where they do not, the size returns to the cheapest that serves as much as well.
 
-Only sizes count at which a replica should carry its load by the engine model, at the step times that were measured. So
+A larger size helps where it serves a larger share of the requests well, or where more requests are served per second,
+in time or late: behind a queue, wherever it is, nothing is in time before the last replica that it needs is there. Only
+sizes count at which a replica should carry its load by the engine model, at the step times that were measured. So
 a service grows as far as its engines are known to need, however late requests are on the way there.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from holdfast.domain.value import value
 from holdfast.policy.estimate.capacity_evidence import LEAST_REQUESTS
@@ -13,8 +17,13 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow
 BETTER = 0.05
 """Share of requests by which a larger size must serve more of them well."""
 
+PROPORTION = 0.5
+"""Share of a size's growth by which what it serves must rise: a queue is served as many times faster as there are
+replicas, and what the load itself gains in between is less.
+"""
+
 MOST_STEPS = 2
-"""Larger sizes that are tried without a better share."""
+"""Larger sizes that are tried without helping."""
 
 OTHER_LOAD = 1.25
 """A load that differs by this factor is another one: what helps is not known there."""
@@ -24,13 +33,15 @@ OTHER_LOAD = 1.25
 class Growth:
     """The cheapest `size` with the best `share` of good requests, and the larger sizes that were no better.
 
-    `size` is 0 while objectives are met, or misses have an explanation. `rate_rps` is the load at that size.
+    `size` is 0 while objectives are met, or misses have an explanation. At that size `rate_rps` requests arrived per
+    second, and `served_rps` got their first token.
     """
 
     accelerator: str = ""
     size: int = 0
     share: float = 0.0
     rate_rps: float = 0.0
+    served_rps: float = 0.0
     largest: int = 0
     steps: int = 0
 
@@ -54,13 +65,34 @@ def watch_growth(
         return memory
     if not missed or evidence.highest_rps >= carried_rps:
         return NONE
-    share, rate = 1.0 - evidence.verdicts.bad_share, evidence.rate_rps * size
-    found = Growth(accelerator, size, share, rate, largest=size)
-    other_load = not 1.0 / OTHER_LOAD < rate / max(memory.rate_rps, 1e-9) < OTHER_LOAD
-    if memory.size == 0 or memory.accelerator != accelerator or other_load or share > memory.share + BETTER:
+    found = _seen(accelerator, size, evidence)
+    if memory.size == 0 or _differs(found, memory) or _helps(found, memory):
         return found
     if size > memory.largest:
-        return Growth(accelerator, memory.size, memory.share, memory.rate_rps, size, memory.steps + 1)
-    if share < memory.share - BETTER:
+        return replace(memory, largest=size, steps=memory.steps + 1)
+    if found.share < memory.share - BETTER:
         return memory if size < memory.size else found
-    return Growth(accelerator, min(size, memory.size), memory.share, memory.rate_rps, memory.largest, memory.steps)
+    return memory if _serves_less(found, memory) else replace(memory, size=min(size, memory.size))
+
+
+def _seen(accelerator: str, size: int, evidence: EvidenceWindow) -> Growth:
+    served = evidence.begun / evidence.replica_seconds
+    good = 1.0 - evidence.verdicts.bad_share
+    return Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
+
+
+def _differs(found: Growth, memory: Growth) -> bool:
+    other_load = not 1.0 / OTHER_LOAD < found.rate_rps / max(memory.rate_rps, 1e-9) < OTHER_LOAD
+    return other_load or memory.accelerator != found.accelerator
+
+
+def _helps(found: Growth, memory: Growth) -> bool:
+    if found.share > memory.share + BETTER:
+        return True
+    needed = 1.0 + PROPORTION * (found.size / memory.size - 1.0)
+    return found.size > memory.size and found.served_rps > needed * memory.served_rps
+
+
+def _serves_less(found: Growth, memory: Growth) -> bool:
+    least = 1.0 - PROPORTION * (1.0 - found.size / memory.size)
+    return found.size < memory.size and found.served_rps < least * memory.served_rps

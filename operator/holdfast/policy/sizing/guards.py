@@ -160,13 +160,14 @@ def a_guess_is_observed(proposal: Proposal) -> Bound | None:
 
 
 def more_replicas_help(proposal: Proposal) -> Bound | None:
-    """The size is the cheapest with the best share of good requests, where larger ones had no better share."""
+    """The size is the cheapest that serves as much as well, where larger ones served no more."""
     view, growth = proposal.view, proposal.view.learned.growth
     if not growth.useless or growth.accelerator != view.chosen.name or proposal.after <= growth.size:
         return None
-    share = f"{counted(growth.largest, 'replica')} served no larger share of the requests well than {growth.size}"
+    share = f"{counted(growth.largest, 'replica')} served no more requests and no larger share well than {growth.size}"
     remedy = "look at what the requests pass before the engines, and at the engines' logs"
-    return Bound(growth.size, Reason.MORE_REPLICAS_DO_NOT_HELP, f"{share} ({100 * growth.share:.0f} %); {remedy}")
+    told = f"{share} ({100 * growth.share:.0f} %); {remedy}"
+    return Bound(growth.size, Reason.MORE_REPLICAS_DO_NOT_HELP, told)
 
 
 def accelerators_can_be_had(proposal: Proposal) -> Bound | None:
@@ -273,11 +274,14 @@ GUARDS: tuple[Guard, ...] = (size_is_observed, *PINS_OVERRULE)
 
 
 def apply_guards(proposal: Proposal, guards: tuple[Guard, ...] = GUARDS) -> tuple[Proposal, tuple[Bound, ...]]:
-    """Ask every guard in order; return what is left of the proposal, and those that changed it."""
-    bounds = []
+    """Ask every guard in order; return what is left of the proposal, and those that changed it and were not overruled.
+
+    A size that one guard kept and a later one lowers was not kept, and nothing says that it was.
+    """
+    kept: list[tuple[Bound, int]] = []
     for guard in guards:
         bound = guard(proposal)
         if bound is not None and bound.replicas != proposal.after:
-            bounds.append(bound)
+            kept.append((bound, proposal.after))
             proposal = replace(proposal, after=bound.replicas)
-    return proposal, tuple(bounds)
+    return proposal, tuple(bound for bound, asked in kept if not asked < bound.replicas > proposal.after)
