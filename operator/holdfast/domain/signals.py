@@ -149,6 +149,7 @@ class AcceleratorTraffic:
     running: float = 0.0
     waiting: float = 0.0
     waiting_late: float = 0.0  # waiting requests that plugins know to be late: they start after all others
+    queue_flow: float = 0.0  # requests that left the queues, served or not, by Little's law; 0 where unknown
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
     engines: int = 0  # engines that reported

@@ -29,8 +29,9 @@ class Seen:
     """The observation of one interval of a service: the sum over accelerators, and each of them in order of names.
 
     Where `fresh` is False the numbers are a lower bound: they may raise a size and never lower one. `countable`: shares
-    (good of judged) are still meaningful. Requests are those that the plugins counted, where every engine has one
-    (`total.exact`). Otherwise they come from vLLM's own counters.
+    (good of judged) are still meaningful. `hidden` requests left the queue and are in no series.
+    Requests are those that the plugins counted, where every engine has one (`total.exact`). Otherwise they come from
+    vLLM's own counters.
     """
 
     state: SignalState
@@ -41,6 +42,7 @@ class Seen:
     prompt_lengths: LengthHistogram
     output_lengths: LengthHistogram
     steps: tuple[tuple[str, StepSums], ...] = ()
+    hidden: float = 0.0
 
     @property
     def fresh(self) -> bool:
@@ -66,12 +68,13 @@ class Seen:
         """Requests that arrived, including refused ones.
 
         vLLM has no counter of arrivals. They are derived: requests that ended or were refused, plus the growth in
-        flight.
+        flight, and those that left the queue unseen.
         """
         total = self.total
         if total.exact is not None:
             return total.exact.arrived
-        return total.finished + total.failed + total.aborted + total.rejected + total.in_flight_growth
+        ended = total.finished + total.failed + total.aborted + total.rejected + self.hidden
+        return ended + total.in_flight_growth
 
     @property
     def refused(self) -> float:
@@ -85,17 +88,17 @@ class Seen:
 
     @property
     def late(self) -> float:
-        """Requests with a late first token; plugins also count those that are late and still wait."""
+        """Requests with a late first token, or that left a queue unseen; plugins count those that still wait, too."""
         if self.total.exact is not None:
             return self.total.exact.bad_ttft
-        return max(0.0, self.total.ttft_count - self.total.ttft_within)
+        return max(0.0, self.total.ttft_count - self.total.ttft_within) + self.hidden
 
     @property
     def started(self) -> float:
         """Requests whose first token came, or is known to be late."""
         if self.total.exact is not None:
             return self.total.exact.good + self.total.exact.bad - self.total.exact.bad_rejected
-        return self.total.ttft_count
+        return self.total.ttft_count + self.hidden
 
 
 def bad_by_cause(seen: Seen, slo: Slo) -> BadByCause | None:

@@ -47,6 +47,7 @@ TOKENS = (
     f"{TPOT_BEFORE_0_11}_sum",
 )
 IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
+QUEUE_FLOW = "queue_flow"
 WAITING_BY_REASON = "num_requests_waiting_by_reason"
 
 ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
@@ -297,8 +298,19 @@ def _edges(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier]) -> str:
 def _gauges(span: QueryWindow) -> str:
     terms = [_summed(gauge, f"vllm:{gauge}{{{OURS}}}") for gauge in IN_FLIGHT]
     terms += [_summed(f"{gauge}_growth", f"delta(vllm:{gauge}{{{OURS}}}[{_interval(span)}])") for gauge in IN_FLIGHT]
+    terms.append(_summed(QUEUE_FLOW, _queue_flow(_interval(span))))
     usage = f"avg by ({GROUP}) (vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
     return " or ".join((*terms, named(usage, "metric", "kv_usage")))
+
+
+def _queue_flow(interval: str) -> str:
+    """Requests per second that leave the queue of an engine by Little's law: those that wait by the mean TTFT.
+
+    Clients that leave a queue that is served in order waited no longer than those that are served meanwhile.
+    """
+    waiting = f"min_over_time(vllm:num_requests_waiting{{{OURS}}}[{interval}])"
+    begun, seconds = (f"increase(vllm:{TTFT}_{part}{{{OURS}}}[{interval}])" for part in ("count", "sum"))
+    return f"{waiting} * {begun} / ({seconds} > 0)"
 
 
 def _anomalies(span: QueryWindow) -> str:

@@ -143,7 +143,10 @@ class _Table:
             interval_seconds=self._span.interval_seconds,
             sample_age_seconds=None if newest is None else max(0.0, self._now - newest),
             by_accelerator=tuple(
-                (name, _accelerator_traffic(cells[name], request.slo, facts.reporting(name)))
+                (
+                    name,
+                    _accelerator_traffic(cells[name], request.slo, facts.reporting(name), self._span.interval_seconds),
+                )
                 for name in sorted(cells)
                 if name  # a row without an accelerator cannot be used for sizing
             ),
@@ -270,7 +273,9 @@ def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Itera
             yield from (pod for pod, own in values.late.items() if lags(own, bad, exact.good, engines))
 
 
-def _accelerator_traffic(values: Counts, slo: Slo, reporting: Sequence[str]) -> AcceleratorTraffic:
+def _accelerator_traffic(
+    values: Counts, slo: Slo, reporting: Sequence[str], interval_seconds: float
+) -> AcceleratorTraffic:
     copies, engines = values.mean_copies(), len(reporting)
     working = len(set(reporting) - values.hung)
 
@@ -302,6 +307,7 @@ def _accelerator_traffic(values: Counts, slo: Slo, reporting: Sequence[str]) -> 
         running=count("num_requests_running"),
         waiting=count("num_requests_waiting"),
         waiting_late=min(count("num_requests_waiting"), count(queries.WAITING_LATE)),
+        queue_flow=count(queries.QUEUE_FLOW) * interval_seconds,
         in_flight_growth=sum(map(values.get, GROWTH)) / copies,
         kv_usage=max(0.0, values.get("kv_usage")),
         engines=engines,

@@ -22,9 +22,11 @@ from holdfast.policy.estimate import (
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
+from holdfast.policy.estimate.contradictions import believed, last_contradiction
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
+from holdfast.policy.estimate.hidden_requests import Queue, hidden_requests, watch_queue
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.health.backoff import Backoffs, watch_backoffs
@@ -47,6 +49,8 @@ class Observation:
     groups: tuple[Group, ...]
     sick: Sick
     starting: bool
+    queue: Queue
+    contradiction: float | None
 
     @property
     def used(self) -> tuple[Group, ...]:
@@ -120,6 +124,8 @@ def learn(
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
+        queue=observed.queue,
+        contradiction=observed.contradiction,
         kv_cache=watch_kv_cache(old.kv_cache, seen, kv_tokens, now),
         fast_loops=loops,
         backoffs=_backoffs(observed, promise, tick),
@@ -133,18 +139,27 @@ def learn(
 
 
 def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
-    now, seen = tick.now, judge(service.traffic)
+    now, judged = tick.now, judge(service.traffic)
+    contradiction = last_contradiction(known.learned.contradiction, judged, now)
+    seen = believed(judged, contradiction)
     # After a start of the operator nobody knows which replica was replaced last.
     before = known.learned.sick if known.decided_at is not None else Sick(last_at=now)
     sick = watch_sick(before, service, seen, now, tick.timing)
     groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
-    return Observation(service, known, seen, groups, sick, anything_starting(groups))
+    queue = watch_queue(known.learned.queue, seen, not _any_symptom(service, sick), now)
+    hidden = hidden_requests(queue, seen.total, service.spec.slo.ttft_seconds, seen.interval_seconds)
+    starting, seen = anything_starting(groups), replace(seen, hidden=hidden)
+    return Observation(service, known, seen, groups, sick, starting, queue, contradiction)
+
+
+def _any_symptom(service: ServiceSnapshot, sick: Sick) -> bool:
+    """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
+    traffic = service.traffic
+    return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
 
 
 def _seems_sick(observed: Observation) -> bool:
-    """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
-    traffic = observed.service.traffic
-    return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or observed.sick.each)
+    return _any_symptom(observed.service, observed.sick)
 
 
 def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Backoffs:

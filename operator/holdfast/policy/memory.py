@@ -24,6 +24,7 @@ from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Residuals
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.headroom import Headroom
+from holdfast.policy.estimate.hidden_requests import Queue
 from holdfast.policy.estimate.kv_cache import KvCache
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
@@ -49,7 +50,7 @@ class Learned:
     """What was learned about a service by observation; every part belongs to the module of its type.
 
     `lead_seconds` is the lead time that the other parts were learned for. `closing` is None while no serving replica
-    goes with its node.
+    goes with its node. At `contradiction` answers of Prometheus last contradicted each other.
     """
 
     lead_seconds: float = 0.0
@@ -63,6 +64,8 @@ class Learned:
     capacity: Capacity = field(default_factory=Capacity)
     evidence: EvidenceWindow = field(default_factory=EvidenceWindow)
     growth: Growth = field(default_factory=Growth)
+    queue: Queue = field(default_factory=Queue)
+    contradiction: float | None = None
     kv_cache: KvCache = field(default_factory=KvCache)
     fast_loops: FastLoops = field(default_factory=FastLoops)
     backoffs: Backoffs = field(default_factory=Backoffs)

@@ -57,6 +57,7 @@ COUNTS = (
     "preemptions",
     "ttft_count",
     "ttft_within",
+    "ttft_sum",
     "tpot_count",
     "tpot_within",
     "tpot_sum",

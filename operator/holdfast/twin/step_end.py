@@ -106,6 +106,7 @@ def start_answer(world: World, where: int, number: int, now: float, seen_at: flo
     engine["queued_tokens"] -= request["prompt"]
     engine["prompt_tokens"] += request["prompt"]
     engine["ttft_count"] += 1
+    engine["ttft_sum"] += seen_at - request["tried_at"]
     engine["ttft_within"] += seen_at - request["tried_at"] <= world.book[0]["ttft"]
 
 

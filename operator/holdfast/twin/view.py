@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,7 @@ SLOW_PERIOD_SECONDS = 60.0
 """What the operator asks once a minute: lengths, sums over steps, and facts of engines."""
 
 _BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
+_WAITING, _TTFTS, _TTFT_SECONDS = map(COLUMNS.index, ("waiting", "ttft_count", "ttft_sum"))
 _GOOD = COLUMNS.index("judged_good")
 _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
@@ -211,11 +212,13 @@ class SimulatedObserver:
         usage: dict[str, list[float]] = {}
         begun: dict[str, list[float]] = {}
         working: dict[str, int] = {}
+        flows: dict[str, float] = {}
         looked = gained(list(self._series.values()), looked_since, now, _BEGUN)[:, 0].tolist()
         for (pod, series), count, answers in zip(self._series.items(), counts, looked, strict=True):
             name = series.accelerator
             sums[name] = sums.get(name, 0.0) + count
             begun.setdefault(name, []).append(answers)
+            flows[name] = flows.get(name, 0.0) + _queue_flow(series, count, now - self.interval_seconds)
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][IN_FLIGHT])
                 working[name] = working.get(name, 0) + (pod.name not in hung)
@@ -223,8 +226,11 @@ class SimulatedObserver:
         return tuple(
             (
                 name,
-                _traffic(
-                    sums[name], gauges.get(name, []), usage.get(name, []), begun[name], working.get(name, 0), plugin
+                replace(
+                    _traffic(
+                        sums[name], gauges.get(name, []), usage.get(name, []), begun[name], working.get(name, 0), plugin
+                    ),
+                    queue_flow=flows[name] * self.interval_seconds,
                 ),
             )
             for name in sorted(sums)
@@ -264,6 +270,16 @@ class SimulatedObserver:
 
 def _facts(blocks: int) -> EngineFacts:
     return EngineFacts(kv_tokens=float(blocks * BLOCK_TOKENS), block_tokens=float(BLOCK_TOKENS))
+
+
+def _queue_flow(series: EngineSeries, count: Floats, since: float) -> float:
+    """Requests per second that leave an engine's queue by Little's law, as holdfast.observe asks for it."""
+    waiting = series.rows[-1][_WAITING]
+    if not waiting or not count[_TTFT_SECONDS]:
+        return 0.0
+    looks = zip(series.times, series.rows, strict=True)
+    least = min((row[_WAITING] for at, row in looks if at > since), default=0.0)
+    return float(least * count[_TTFTS] / count[_TTFT_SECONDS])
 
 
 def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:

@@ -149,7 +149,7 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is maintained in case the plugin is turned off
     begun = memory.begun if memory.judged_at is not None and now - memory.judged_at <= interval else None
     late, begun = abandoned(seen.total, slo.ttft_seconds, interval, share, begun)
-    verdicts = Verdicts(verdicts.good, verdicts.bad + late)
+    verdicts = Verdicts(verdicts.good, verdicts.bad + late + seen.hidden * share)
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
     good, bad, newest = _put(memory, verdicts, now)

@@ -1,0 +1,75 @@
+"""Requests that no series of vLLM shows: their clients left the queue, and vLLM forgot them at once.
+
+Source: vllm-project/vllm#31503. What remains is the queue itself. Clients that leave a queue that is served in order
+waited no longer than those that are served meanwhile, so Little's law tells at least how many leave it, served or not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from holdfast.domain.signals import AcceleratorTraffic
+from holdfast.domain.valid_traffic import Seen
+from holdfast.domain.value import value
+
+MOST_HIDDEN = 3.0
+"""Hidden requests for each one that is served: more are not believed before more are served."""
+
+CHANCE = 3.0
+"""Standard deviations of a Poisson count that chance explains."""
+
+STILL = 1.25
+"""Most by fewest that wait in a queue which neither grows nor is worked off."""
+
+
+@value
+class Queue:
+    """Fewest and most requests that waited in the present span of one counting interval, which began at `since`.
+
+    `before` are those of the span before; (0, infinite) where they are unknown.
+    """
+
+    since: float | None = None
+    least: float = math.inf
+    most: float = 0.0
+    before: tuple[float, float] = (0.0, math.inf)
+
+    @property
+    def standing(self) -> float:
+        """Requests that waited at every look of the last one or two intervals."""
+        return min(self.least, self.before[0])
+
+    @property
+    def still(self) -> bool:
+        """Whether as many requests wait all the time."""
+        return max(self.most, self.before[1]) <= STILL * self.standing
+
+
+def watch_queue(memory: Queue, seen: Seen, undisturbed: bool, now: float) -> Queue:
+    """Add one look at the queue; where metrics have gaps or replicas are sick, nothing is known of it."""
+    if not seen.fresh or not undisturbed:
+        return Queue()
+    waiting = seen.total.waiting
+    if memory.since is None:
+        return Queue(now, waiting, waiting)
+    if not 0.0 <= now - memory.since < seen.interval_seconds:
+        return Queue(now, waiting, waiting, (memory.least, memory.most))
+    return replace(memory, least=min(memory.least, waiting), most=max(memory.most, waiting))
+
+
+def hidden_requests(queue: Queue, total: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float) -> float:
+    """Return the requests that left the queue in this interval and that no series shows, at least.
+
+    Only a queue counts that stands: more wait all the time than would by chance if all that leave it waited as long as
+    the objective allows. So is it with those that leave it beyond what counters and the queue show. Where the mean TTFT
+    is unknown and no abort is counted, requests of a queue that neither grows nor shrinks waited at most as long as the
+    objective allows.
+    """
+    told = total.ttft_count + total.aborted
+    allowed = ttft_seconds * told / interval_seconds if interval_seconds > 0.0 else math.inf
+    if total.exact is not None or not queue.standing > allowed + CHANCE * math.sqrt(allowed) + CHANCE:
+        return 0.0
+    unknown = queue.standing * interval_seconds / ttft_seconds if queue.still and not total.aborted else 0.0
+    flow, shown = total.queue_flow or unknown, told + max(0.0, total.in_flight_growth)
+    return min(flow - shown, MOST_HIDDEN * total.ttft_count) if flow > shown + CHANCE * math.sqrt(shown) else 0.0
