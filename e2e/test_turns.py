@@ -1,7 +1,7 @@
 """Many services on a real Prometheus: whatever way one is asked about, the same is seen of it.
 
-Where services are few, each signal is a query of its own; between ticks some are asked as one, and all as one of those
-whose load rises. Needs `prometheus` and `promtool` on PATH.
+Where services are few, all signals are one query; where they are many, and between ticks, two. Those whose load rises
+are asked about in one. Needs `prometheus` and `promtool` on PATH.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, SignalState, Traffic
+from holdfast.observe import combined_queries
 from holdfast.observe.traffic import TrafficRequest
 from holdfast.page.board import Board, JsonResponse
 from holdfast.tools.tune.engine_port import CannotStart, TrialLoad, Tried, UnusableTrial
@@ -326,7 +327,8 @@ class FakeOpenAIServer:
 class FakePrometheus:
     """Prometheus's HTTP API with scripted answers: rows by the name of the query, or a handler for everything.
 
-    `known` tells which PromQL has which name; unknown queries are answered with no rows.
+    `known` tells which PromQL has which name; unknown queries are answered with no rows. A combined query is named by
+    its parts (`requests+tokens`) and answered with the rows of all of them, told apart as its PromQL does.
     """
 
     def __init__(self, known: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
@@ -370,12 +372,20 @@ class FakePrometheus:
         self.headers.append(request.headers.copy())
         if self.handler is not None:
             return await self.handler(request)
-        rows = self.rows.get(self._known.get(form["query"], ""), [])
+        rows = self._rows_of(self._known.get(form["query"], ""))
         kind = "matrix" if request.match_info["kind"] == "query_range" else "vector"
         body: dict[str, Any] = {"status": "success", "data": {"resultType": kind, "result": rows}}
         if self.warnings:
             body["warnings"] = self.warnings
         return web.json_response(body)
+
+    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+        parts = name.split("+")
+        rows = {part: self.rows.get(part, []) for part in parts}
+        if len(parts) > 1 and "engines" in rows:
+            told_apart = {"metric": combined_queries.SAMPLED_AT}
+            rows["engines"] = [{**row, "metric": {**row["metric"], **told_apart}} for row in rows["engines"]]
+        return [row for part in parts for row in rows[part]]
 
 
 class AuthenticatingProxy:

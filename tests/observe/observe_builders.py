@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.observe import histogram_edges, needed_series, queries, slow_queries
+from holdfast.observe import combined_queries, histogram_edges, needed_series, queries, slow_queries
 from holdfast.observe.samples import QueryResult, Sample
 from holdfast.observe.traffic import TrafficRequest
 
@@ -16,6 +16,8 @@ CHAT = ServiceKey("prod", "chat")
 SLO = Slo(ttft_seconds=0.5, tpot_seconds=0.03, objective=0.99, window_seconds=3600.0)
 WINDOW = queries.window(5.0, 15.0)
 FAST = ("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins")
+ALL_IN_ONE = "requests+tokens+edges+gauges+engines+anomalies+plugins"
+IN_TWO = ("requests+tokens+edges+gauges", "engines+anomalies+plugins")
 
 
 def ready(pod: str, accelerator: str = "h100", at: float = LONG_AGO) -> Replica:
@@ -43,7 +45,8 @@ def answers(**samples: list[Sample]) -> dict[str, QueryResult]:
 
 
 def known_queries(slo: Slo = SLO) -> dict[str, str]:
-    """PromQL -> name, for every query of one tick."""
-    asked = histogram_edges.around([slo])
+    """PromQL -> name, for every query of one tick, of few services or of many."""
+    fast = queries.fast_queries(WINDOW, histogram_edges.around([slo]))
+    together = combined_queries.bundled(fast, (*combined_queries.ALL_IN_ONE, *combined_queries.IN_TWO))
     of_chat = queries.narrowed(needed_series.series_query(), [CHAT])
-    return {query.promql: query.name for query in (*queries.fast_queries(WINDOW, asked), *slow_queries.ALL, of_chat)}
+    return {query.promql: query.name for query in (*together, *slow_queries.ALL, of_chat)}

@@ -180,7 +180,7 @@ def test_what_was_asked_alone_stays_as_it_is_beside_what_was_asked_as_one() -> N
     assert len(found) == len(FAST)
 
 
-@pytest.mark.parametrize("together", [combined_queries.ALL_IN_ONE, combined_queries.WHERE_NOBODY_WAITS])
+@pytest.mark.parametrize("together", [combined_queries.ALL_IN_ONE, combined_queries.IN_TWO])
 def test_every_fast_query_is_in_one_bundle(together: Sequence[Sequence[str]]) -> None:
     fast = queries.fast_queries(WINDOW, queries.Edges(ttft=(0.5,), tpot=(0.03,)))
     asked = combined_queries.bundled(fast, together)
@@ -189,6 +189,12 @@ def test_every_fast_query_is_in_one_bundle(together: Sequence[Sequence[str]]) ->
     for query, names in zip(asked, together, strict=True):
         assert all(one.promql in query.promql for one in fast if one.name in names)
         assert query.promql.count("(") == query.promql.count(")")
+
+
+@pytest.mark.parametrize("together", [combined_queries.ALL_IN_ONE, combined_queries.IN_TWO])
+def test_what_a_verdict_compares_is_in_one_bundle(together: Sequence[Sequence[str]]) -> None:
+    (first,) = (names for names in together if set(names) & set(combined_queries.COMPARED))
+    assert set(first) >= {"requests", "tokens", "edges", "gauges"}
 
 
 # -- what is asked of Prometheus
@@ -337,7 +343,7 @@ async def test_after_an_outage_everybody_is_asked_about_at_once(store: Store, so
     store.failing = ""
     store.asked.clear()
     await source.observe(MANY, NOW + 120)
-    assert len(store.asked) == 1 + len(FAST)
+    assert len(store.asked) == 1 + len(combined_queries.IN_TWO)
 
 
 async def test_no_tick_asks_more_than_twelve_queries_whatever_is_asked_beside(store: Store) -> None:
@@ -354,4 +360,4 @@ async def test_no_tick_asks_more_than_twelve_queries_whatever_is_asked_beside(st
         counts.append(len(store.asked))
     await source.close()
     assert max(counts) <= MOST_QUERIES == 12
-    assert min(counts[1:]) >= 1 + 1 + len(combined_queries.WHERE_NOBODY_WAITS) + 1
+    assert min(counts[1:]) >= 1 + 1 + len(combined_queries.IN_TWO) + 1

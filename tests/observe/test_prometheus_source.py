@@ -31,7 +31,7 @@ from holdfast.observe.prometheus import PrometheusSource
 from holdfast.observe.samples import QueryError
 from holdfast.observe.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
-from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, known_queries, ready, request, row
+from tests.observe.observe_builders import ALL_IN_ONE, CHAT, IN_TWO, NOW, SLO, known_queries, ready, request, row
 
 GIVE_UP_SECONDS = 0.5
 
@@ -105,7 +105,17 @@ async def test_the_number_of_queries_does_not_grow_with_the_services(fake: FakeP
             await source.observe(many, NOW + tick)
             await source.settle()
             assert len(fake.asked) < 12  # and one more where engines are new
-    assert sorted(fake.names) == sorted(FAST)
+    assert sorted(fake.names) == sorted(IN_TWO)
+
+
+async def test_all_signals_of_few_services_come_from_one_response(fake: FakePrometheus) -> None:
+    fake.rows["series"] = [row(1.0)]
+    async with reading(fake) as source:
+        for tick in range(6):  # the first ones begin with what is asked once a minute
+            fake.asked.clear()
+            await source.observe([request(ready("chat-0"))], NOW + tick)
+            await source.settle()
+    assert fake.names == [ALL_IN_ONE]
 
 
 async def test_no_service_no_question(fake: FakePrometheus) -> None:
@@ -126,8 +136,8 @@ async def test_slow_queries_take_turns_once_a_minute_and_their_answers_serve_bet
             if tick:
                 assert traffic.ttft.p95_seconds == 0.95 * 0.25
                 most = max(most, len(fake.asked) - before)
-                asked += len(fake.asked) - before - len(FAST)
-    assert most == len(FAST) + 4, "the rest of the first round; later one at a time"
+                asked += len(fake.asked) - before - 1
+    assert most == 1 + 3, "the rest of the first round, in which nobody has an e2e objective; later one at a time"
     assert 32 <= asked <= 40
 
 
@@ -163,7 +173,7 @@ async def test_a_label_that_is_no_text_is_told_and_harms_no_service(
     traffic = await observed(fake)
     assert (traffic.state, traffic.detail) == (
         SignalState.UNREACHABLE,
-        "requests: the answer of Prometheus has a label that is not text",
+        f"{ALL_IN_ONE}: the answer of Prometheus has a label that is not text",
     )
 
 
@@ -284,7 +294,7 @@ async def test_one_failing_query_makes_the_tick_unreachable_since_a_part_would_m
     fake.rows["edges"] = [{"metric": {}, "value": "garbage"}]
     traffic = await observed(fake)
     assert traffic.state is SignalState.UNREACHABLE
-    assert traffic.detail.startswith("edges: ")
+    assert traffic.detail.startswith(f"{ALL_IN_ONE}: ")
 
 
 async def test_warnings_of_a_partial_response_make_it_partial(fake: FakePrometheus) -> None:

@@ -1,7 +1,8 @@
 """Several fast queries combined into one; the label `metric` separates their rows again.
 
-Prometheus uses one core per query: separate queries finish sooner, combined ones are fewer. They are combined if
-there are few services, or if no tick waits for the answer.
+What a verdict compares comes from one response. Behind the Service of two Prometheus replicas each connection goes to
+one of them, they scrape at different times, and requests that one of them has counted would be late for the other.
+Prometheus uses one core per query, so what nobody compares is asked beside it where there are many services.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ _PLUGINS = frozenset(
     {*queries.JUDGED, queries.COVERED, queries.CLIENT_TIMES, queries.WAITING_LATE, "objective", "limit", "mode"}
 )
 
-ALL_IN_ONE = (("requests", "tokens", "edges", "gauges", "engines", "anomalies", "plugins"),)
-"""For few services, when a tick waits for the answer."""
+COMPARED = ("requests", "tokens", "edges", "gauges")
+"""Arrivals are what ended and what is in flight; late requests are those that ended and are below no edge."""
 
-WHERE_NOBODY_WAITS = (("requests",), ("tokens",), ("edges",), ("gauges", "engines"), ("anomalies", "plugins"))
+ALL_IN_ONE = ((*COMPARED, "engines", "anomalies", "plugins"),)
+"""For few services."""
+
+IN_TWO = (COMPARED, ("engines", "anomalies", "plugins"))
+"""For many services, and where no tick waits for the answer."""
 
 
 def bundled(asked: Iterable[Query], bundles: Sequence[Sequence[str]]) -> tuple[Query, ...]:

@@ -31,10 +31,10 @@ _LOG = logging.getLogger(__name__)
 _SLOW_PERIOD_SECONDS = 60.0
 _SLOW_TRUST_SECONDS = 300.0
 _HISTORY_TIMEOUT_SECONDS = 30.0
-_THREADS = 12  # all queries of the first tick: seven fast, slow.AT_ONCE others, one of the history
+_THREADS = 12  # all queries of the first tick: two fast, slow.AT_ONCE others, one of the history
 MOST_QUERIES = 12
 """Of one tick, whatever the number of services."""
-_MOST_IN_TURN = len(combined_queries.WHERE_NOBODY_WAITS) + 3  # and those about newcomers, trials and stored series
+_MOST_IN_TURN = len(combined_queries.IN_TWO) + 3  # and those about newcomers, trials and stored series
 _MOST_SLOW_IN_TURN = 2  # so that a turn is over before the next tick; five in four ticks would do
 
 T = TypeVar("T")
@@ -149,9 +149,7 @@ class PrometheusSource:
         seen: Mapping[ServiceKey, Traffic] = {}
         try:
             if due:
-                seen = await self._observe(
-                    due, True, polled.now, self._ask_in_turn, combined_queries.WHERE_NOBODY_WAITS
-                )
+                seen = await self._observe(due, True, polled.now, self._ask_in_turn, combined_queries.IN_TWO)
                 self._rota.answered(self._not_newer(due, polled.now), polled.pulses, polled.requests, polled.now)
         except QueryError as error:
             _LOG.warning("Prometheus queries of %d services failed: %s", len(due), error)
@@ -168,8 +166,8 @@ class PrometheusSource:
     async def _observe_pressing(
         self, asked: Sequence[TrafficRequest], some: bool, now: float
     ) -> dict[ServiceKey, Traffic]:
-        """Send all queries at once; combine them if there are few services."""
-        together = combined_queries.ALL_IN_ONE if some and _are_few(asked) else ()
+        """Send all queries at once; combine them into one if there are few services."""
+        together = combined_queries.ALL_IN_ONE if _are_few(asked) else combined_queries.IN_TWO
         return await self._observe(asked, some, now, self._ask_all, together)
 
     async def _observe(
@@ -186,8 +184,8 @@ class PrometheusSource:
         fast = queries.fast_queries(self.window, wanted, tiers)
         if some:
             fast = tuple(queries.narrowed(query, keys) for query in fast)
-        answers = await ask(combined_queries.bundled(fast, together) if together else fast, now)
-        answers = await self._in_thread(functools.partial(combined_queries.unbundled, answers)) if together else answers
+        answers = await ask(combined_queries.bundled(fast, together), now)
+        answers = await self._in_thread(functools.partial(combined_queries.unbundled, answers))
         trials = {request.key: request.slo for request in asked if request.on_trial}
         compared = await self._compare(trials, wanted, now) if trials else {}
         namespaces, pods = traffic.newcomers(answers["anomalies"])

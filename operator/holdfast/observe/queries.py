@@ -152,10 +152,10 @@ class EdgeTier:
 
 
 def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()) -> tuple[Query, ...]:
-    """Return the queries of every tick: seven, whatever the number of services.
+    """Return what every tick asks by subject: `combined_queries` makes one or two queries of it.
 
     `tiers`, if given, name all services to query: each is queried for its own edges only, because buckets cost the
-    most. vLLM's counters are split into two queries of similar cost: Prometheus uses one core per query.
+    most.
     """
     return (
         Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
