@@ -100,20 +100,20 @@ class PrometheusClient:
                 return self._client.custom_query(promql, params, timeout_seconds)
             return self._client.custom_query_range(promql, *times, params, timeout_seconds)
         except PrometheusApiClientException as error:
-            raise QueryError(f"{query.name}: {_refusal(self._session.status, self._session.refusal)}") from error
+            raise QueryError(f"{_told(query)}: {_refusal(self._session.status, self._session.refusal)}") from error
         except (requests.Timeout, TimeoutError) as error:
-            raise QueryError(f"{query.name}: Prometheus did not answer in time") from error
+            raise QueryError(f"{_told(query)}: Prometheus did not answer in time") from error
         except requests.JSONDecodeError as error:
             raise QueryError(
-                f"{query.name}: the answer is not JSON; check that the address is that of Prometheus"
+                f"{_told(query)}: the answer is not JSON; check that the address is that of Prometheus"
             ) from error
         except (KeyError, TypeError, AttributeError) as error:
-            raise QueryError(f"{query.name}: the answer has no data.result") from error
+            raise QueryError(f"{_told(query)}: the answer has no data.result") from error
         except (requests.RequestException, OSError) as error:
-            raise QueryError(f"{query.name}: Prometheus cannot be reached ({type(error).__name__})") from error
+            raise QueryError(f"{_told(query)}: Prometheus cannot be reached ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
             raise QueryError(
-                f"{query.name}: the JSON of the answer cannot be parsed: too deep, or numbers too large"
+                f"{_told(query)}: the JSON of the answer cannot be parsed: too deep, or numbers too large"
             ) from error
 
 
@@ -205,11 +205,17 @@ class _BoundedSession(requests.Session):
 T = TypeVar("T")
 
 
+def _told(query: Query) -> str:
+    """Name a query in a message; of a combined one the first of its parts, and how many there are beside it."""
+    first, *others = query.name.split("+")
+    return f"{first} and {len(others)} more" if others else first
+
+
 def _named(query: Query, parse: Callable[[object], T], result: object) -> T:
     try:
         return parse(result)
     except QueryError as error:
-        raise QueryError(f"{query.name}: {error}") from error
+        raise QueryError(f"{_told(query)}: {error}") from error
 
 
 def _json(content: bytes) -> Any:
