@@ -308,6 +308,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
     assert granted_to_the_operator() == {
         ("autoscaling", "horizontalpodautoscalers"): {"list"},
         ("keda.sh", "scaledobjects"): {"list"},
+        ("autoscaling.aibrix.ai", "podautoscalers"): {"list"},
         ("", "nodes"): {"list", "watch"},
         ("resource.k8s.io", "resourceslices"): {"list", "watch"},
         ("resource.k8s.io", "deviceclasses"): {"list", "watch"},

@@ -68,6 +68,9 @@ class Acting:
     def problems(self, part: ServiceParts) -> tuple[()]:
         return ()
 
+    def set_back(self, part: ServiceParts) -> tuple[()]:
+        return ()
+
     async def act(
         self,
         services: object,

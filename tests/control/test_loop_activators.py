@@ -57,6 +57,9 @@ class Acting:
     def problems(self, part: ServiceParts) -> tuple[()]:
         return ()
 
+    def set_back(self, part: ServiceParts) -> tuple[()]:
+        return ()
+
     def holding(self, key: ServiceKey) -> bool:
         return True
 

@@ -21,6 +21,7 @@ NOW = 1000.0
 DEPLOYMENT = "/apis/apps/v1/namespaces/prod/deployments/my-vllm"
 PODS = "/api/v1/namespaces/prod/pods"
 HPA = "/apis/autoscaling/v2/namespaces/prod/horizontalpodautoscalers/web"
+AIBRIX = "/apis/autoscaling.aibrix.ai/v1alpha1/namespaces/prod/podautoscalers/web"
 KEDA = "/apis/keda.sh/v1alpha1/namespaces/prod/scaledobjects/web"
 
 
@@ -82,7 +83,7 @@ async def test_a_missing_deployment_is_refused() -> None:
 
 
 async def test_what_the_operator_may_not_read_is_named() -> None:
-    for kind in ("deployments", "pods", "horizontalpodautoscalers", "scaledobjects"):
+    for kind in ("deployments", "pods", "horizontalpodautoscalers", "scaledobjects", "podautoscalers"):
         api = cluster()
         api.forbidden = {kind}
         (refused,) = (await look(api)).refused
@@ -120,6 +121,16 @@ async def test_an_autoscaler_of_the_target_is_named_and_one_of_another_object_is
     api.kinds.add("scaledobjects")
     api.put_object(KEDA, autoscaler("ScaledObject", "web", {"name": "my-vllm"}))
     assert _rival(await look(api)) == "ScaledObject web"
+    api.kinds.add("podautoscalers")
+    api.put_object(AIBRIX, autoscaler("PodAutoscaler", "web", aim))
+    assert _rival(await look(api)) == "PodAutoscaler web"
+
+
+async def test_who_made_the_target_is_named_as_an_autoscaler_is() -> None:
+    body = deployment()
+    owner = {"apiVersion": "inference.llmkube.dev/v1alpha1", "kind": "InferenceService", "name": "chat"}
+    body["metadata"]["ownerReferences"] = [{**owner, "uid": "1", "controller": True}]
+    assert _rival(await look(cluster(body=body))) == "InferenceService chat"
 
 
 def _rival(found: Found) -> str:

@@ -43,6 +43,14 @@ def deployment(name: str = "my-vllm", *, replicas: int = 2, **pod: Any) -> dict[
     }
 
 
+def owned(controller: bool = True, **annotations: str) -> dict[str, Any]:
+    """Return the Deployment of a KServe InferenceService."""
+    body = deployment()
+    owner = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "name": "chat"}
+    body["metadata"] |= {"ownerReferences": [{**owner, "controller": controller}], "annotations": annotations}
+    return body
+
+
 def pod(number: int, node: str = "n1", *, of: str = "my-vllm", **meta: Any) -> dict[str, Any]:
     """Return a Ready pod of a Deployment."""
     return {

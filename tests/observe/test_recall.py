@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -36,6 +37,18 @@ def test_what_cannot_be_true_is_left_out_and_nothing_else_is(nonsense: Any) -> N
         assert recalled({**STATUS, "capacity": {**capacity, name: nonsense}}, 4) == Recalled(42.5, 0.9995)
     assert recalled({**STATUS, "slo": {"quantile": nonsense}}, 4) == Recalled(42.5, None, "h100", 1.2, 0.9)
     assert recalled({**STATUS, "coldStartSeconds": nonsense}, 4) == Recalled(None, 0.9995, "h100", 1.2, 0.9)
+
+
+def test_a_fight_over_the_size_is_read_back() -> None:
+    told = {"type": "ScalingActive", "status": "False", "reason": "OtherAutoscaler"}
+    assert recalled({**STATUS, "conditions": [{"type": "Ready"}, told]}, 4) == dataclasses.replace(WHOLE, set_back=True)
+    assert recalled({"conditions": [told]}, 4).set_back
+    assert not recalled({**STATUS, "conditions": [{**told, "reason": "Recommend"}]}, 4).set_back
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, "OtherAutoscaler", {"type": "ScalingActive"}, [None, 3]])
+def test_conditions_of_another_shape_tell_of_no_fight(nonsense: Any) -> None:
+    assert recalled({**STATUS, "conditions": nonsense}, 4) == WHOLE
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, ["h100"]])

@@ -143,6 +143,9 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [list]
+- apiGroups: [autoscaling.aibrix.ai]
+  resources: [podautoscalers]
+  verbs: [list]
 - apiGroups: [apps]
   resources: [replicasets]         # which pod files are still in use
   verbs: [list]

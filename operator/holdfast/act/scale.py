@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from holdfast.act.api import MERGE, ApiError, ApiPort
+from holdfast.act.api import MERGE, ApiError, ApiPort, Body
 from holdfast.act.resources import deployment_path, pod_path
 from holdfast.render.live import SCALING
 from holdfast.render.names import DELETION_COST
@@ -25,8 +25,10 @@ async def scale(
     observed: int | None,
     wanted: int,
     remove_first: Sequence[str] = (),
-) -> None:
+) -> Body | None:
     """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
+
+    Returns the answer to the write; None where the size was there already.
 
     Just before, as many pods of `remove_first` are marked as are to go; none where all pods go.
     """
@@ -35,19 +37,19 @@ async def scale(
         current = await api.request("GET", path)
         size = int(current.get("spec", {}).get("replicas", 0))
         if size == wanted:
-            return
+            return None
         if observed is not None and size != observed:
             raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
         if attempt == 0 and wanted:
             await prefer_removal(api, namespace, remove_first[: max(0, size - wanted)])
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
         try:
-            await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)
-            return
+            return await api.request("PATCH", path, query={"fieldManager": SCALING}, body=body, content_type=MERGE)
         except ApiError as error:
             # A status update of the Deployment changes resourceVersion too: read again and compare the size.
             if error.status != 409 or attempt == _CONFLICT_RETRIES - 1:
                 raise
+    return None
 
 
 def removal_order(

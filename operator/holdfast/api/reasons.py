@@ -94,7 +94,7 @@ class Reason(StrEnum):
     RECOMMEND = "Recommend", "mode is Recommend: decisions are published in status.recommendation and not applied."
     OTHER_AUTOSCALER = (
         "OtherAutoscaler",
-        "Another autoscaler sizes the Deployment of spec.target, so Holdfast does not.",
+        "Somebody else sizes a Deployment of the service, so Holdfast only recommends; the message names them.",
     )
     METRICS_HOLD = "MetricsHold", "Metrics or their history are missing or stale, so the size does not shrink."
 

@@ -16,13 +16,15 @@ from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
-from holdfast.control.targets import autoscalers_in, autoscalers_path, read_target
+from holdfast.control.report import told_sizer
+from holdfast.control.targets import autoscalers_in, read_target
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.enginemodel.prior import option_prior
 from holdfast.observe import mapping
 from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods
 from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.sizers import autoscalers_path
 from holdfast.observe.spec import to_spec
 
 _DEPLOYMENT = re.compile(r"(?:(?:deploy|deployments?|deployments?\.apps)/)?([^/]+)")
@@ -73,8 +75,9 @@ async def told(api: ApiPort, arguments: argparse.Namespace, name: str) -> int:
     if other := await _other(api, namespace, name):
         return _said(1, f"LLMService {other} has Deployment {name} as target already; edit it instead")
     print(json.dumps(body) if arguments.json else text(body, part), end="\n" if arguments.json else "")
-    if state.autoscaler:
-        _said(0, f"{state.autoscaler} sizes Deployment {name}; delete it before you set mode to Auto")
+    if part.adoption and part.adoption.autoscaler:
+        sizes, remedy = told_sizer(part.adoption)
+        _said(0, f"{sizes}; {remedy} before you set mode to Auto")
     return 0
 
 

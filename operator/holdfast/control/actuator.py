@@ -26,6 +26,7 @@ from holdfast.control.live_limits import UNSEEN, LiveLimits
 from holdfast.control.loading_pods import LoadingPods
 from holdfast.control.objects import Objects, Work
 from holdfast.control.plan import Plan, fingerprint, plan
+from holdfast.control.size_writes import SizeWrites
 from holdfast.control.status_publisher import StatusPublisher
 from holdfast.control.unchanged import SettledService
 from holdfast.control.write_backoff import WriteBackoff
@@ -92,6 +93,7 @@ class Actuator:
         self._uids: dict[ServiceKey, str] = {}
         self._rests: dict[ServiceKey, SettledService] = {}
         self._refusals = WriteBackoff()
+        self._sizes = SizeWrites(self._api)
         self._problems, self._errors = ChangedWarnings(_LOG), ChangedWarnings(_LOG)
         self._limits: dict[tuple[str, str], tuple[object, int | None]] = {}
         self._reached: dict[ServiceKey, float] = {}
@@ -101,6 +103,10 @@ class Actuator:
     def problems(self, part: ServiceParts) -> tuple[ClusterProblem, ...]:
         """Return the problems of the last writes and of volumes of a service; the next conditions name them."""
         return self._objects.problems(part) + self._claims.problems(part)
+
+    def set_back(self, part: ServiceParts) -> tuple[str, ...]:
+        """Return the accelerators whose size somebody else changed since it was written; each once a write."""
+        return self._sizes.set_back(part)
 
     def holding(self, key: ServiceKey) -> bool:
         """Return whether clients of a service are routed to its activator now."""
@@ -320,14 +326,7 @@ class Actuator:
         order = scale.removal_order(target.remove_first, running, target.lost)
         priced = part.adoption.priced if part.adoption else frozenset[str]()
         try:
-            await scale.scale(
-                self._api,
-                part.spec.key.namespace,
-                deployment,
-                observed=target.observed_replicas,
-                wanted=target.replicas,
-                remove_first=[pod for pod in order if pod not in priced],
-            )
+            await self._sizes.write(part.spec.key, deployment, target, [pod for pod in order if pod not in priced])
         except ApiError as error:
             if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause
                 size = counted(target.replicas, "replica")
@@ -370,7 +369,7 @@ class Actuator:
         self._objects.forget_all_but(uids)
         self._live.forget_all_but(uids)
         self._teller.forget(gone)
-        for state in (self._refusals, self._problems, self._errors):
+        for state in (self._refusals, self._sizes, self._problems, self._errors):
             state.forget(gone)
         for key in gone:
             self._rests.pop(key, None)

@@ -212,6 +212,7 @@ class Loop:
                 born_at=epoch(part.born),
                 ended=part.ended,
                 missing_history=restored.missing.get(part.spec.key),
+                set_back=self._actuator.set_back(part),
             )
             for part in found.parts
         )

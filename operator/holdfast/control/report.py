@@ -12,7 +12,7 @@ from holdfast.api import conditions, status
 from holdfast.api.conditions import Condition, ConditionType, Status
 from holdfast.api.reasons import Reason
 from holdfast.control.explanation import capacity_source, explained
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import Adoption, ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, ConditionValue, Decision, Verdict
 from holdfast.domain.engine import EngineFacts
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -94,15 +94,22 @@ def with_adoption(values: Sequence[ConditionValue], part: ServiceParts) -> tuple
     """Return the conditions with what is lost and what is held where a service sizes somebody else's Deployment."""
     if part.adoption is None:
         return tuple(values)
-    name, rival = part.adoption.deployment, part.adoption.autoscaler
+    name = part.adoption.deployment
     lost = ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, Reason.NOT_OUR_ENGINES, _LOST.format(name=name))
-    if not rival:
+    if not part.adoption.autoscaler:
         return (*values, lost)
-    text = (
-        f"{rival} sizes Deployment {name}, so Holdfast only recommends; delete it and set mode to Auto to change that"
-    )
+    sizes, remedy = told_sizer(part.adoption)
+    text = f"{sizes}, so Holdfast only recommends; {remedy} and set mode to Auto to change that"
     held = ConditionValue(ConditionType.SCALING_ACTIVE, False, Reason.OTHER_AUTOSCALER, text)
     return (*(held if value.type == ConditionType.SCALING_ACTIVE else value for value in values), lost)
+
+
+def told_sizer(adoption: Adoption) -> tuple[str, str]:
+    """Return who else sizes a Deployment, and what to do about it."""
+    who, name = adoption.autoscaler, adoption.deployment
+    if not adoption.is_owned:
+        return f"{who} sizes Deployment {name}", "delete it"
+    return f"{who} owns Deployment {name} and may set its size", "have it leave replicas alone (docs/adopt.md)"
 
 
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:

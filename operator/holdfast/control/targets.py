@@ -23,13 +23,13 @@ from holdfast.observe import mapping
 from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
 from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.deletion_costs import deletion_cost_is_ours
+from holdfast.observe.sizers import AUTOSCALERS, aim_of, autoscalers_path
 
 _LOG = logging.getLogger(__name__)
 _RIGHTS_SECONDS = 30.0
 _MOST_SECONDS = 3.0
 _SCALE_VERBS = ("get", "patch")
 _CACHED = {"resourceVersion": "0"}
-_AUTOSCALERS = {"HorizontalPodAutoscaler": "autoscaling/v2", "ScaledObject": "keda.sh/v1alpha1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +223,10 @@ async def read_target(
     return TargetState(deployment, tuple(pods.get("items") or ()), rival)
 
 
-def autoscalers_path(kind: str, namespace: str) -> str:
-    """Return where the API server has the autoscalers of one kind in a namespace."""
-    return f"/apis/{_AUTOSCALERS[kind]}/namespaces/{namespace}/{kind.lower()}s"
-
-
 async def autoscalers_in(api: ApiPort, namespace: str) -> Mapping[str, str]:
-    """Return which autoscaler sizes a Deployment, by the Deployment's name; a ScaledObject before its own HPA."""
+    """Return which autoscaler sizes a Deployment, by the Deployment's name; one before the HPA it made."""
     found: dict[str, str] = {}
-    for kind in _AUTOSCALERS:
+    for kind in AUTOSCALERS:
         path = autoscalers_path(kind, namespace)
         try:
             listed = await _get(api, path, f"list {path.rpartition('/')[2]}", namespace)
@@ -240,9 +235,8 @@ async def autoscalers_in(api: ApiPort, namespace: str) -> Mapping[str, str]:
                 continue
             raise
         for item in listed.get("items") or ():
-            aim = item.get("spec", {}).get("scaleTargetRef") or {}
-            if aim.get("kind", "Deployment") == "Deployment" and aim.get("name"):
-                found[str(aim["name"])] = f"{kind} {item['metadata']['name']}"
+            if aim := aim_of(item):
+                found[aim] = f"{kind} {item['metadata']['name']}"
     return found
 
 

@@ -101,14 +101,15 @@ class Placement:
 class Adoption:
     """A Deployment of somebody else that a service sizes as it is.
 
-    `selector` finds its pods. `autoscaler` names what else sizes it, empty without any. `priced` are the pods whose
-    deletion cost somebody else wrote.
+    `selector` finds its pods. `autoscaler` names what else sizes it, empty without any; `is_owned`: that made it.
+    `priced` are the pods whose deletion cost somebody else wrote.
     """
 
     deployment: str
     selector: str
     autoscaler: str = ""
     priced: frozenset[str] = frozenset()
+    is_owned: bool = False
 
 
 def rollout_surge(replicas: int, free_replicas: int) -> int:

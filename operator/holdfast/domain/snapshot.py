@@ -15,7 +15,8 @@ class Recalled:
     """Learned values in status from before a restart or a takeover of leadership; None for missing values.
 
     `quantile` is the headroom's. On the hardware of `accelerator`, a replica carries `gain` times the modelled load and
-    steps take `slowness` times as long; `accelerator` is empty if the values belong to another spec.
+    steps take `slowness` times as long; `accelerator` is empty if the values belong to another spec. `set_back`:
+    somebody else sized the service, so that Holdfast did not.
     """
 
     cold_start_seconds: float | None = None
@@ -23,6 +24,7 @@ class Recalled:
     accelerator: str = ""
     gain: float = 1.0
     slowness: float = 1.0
+    set_back: bool = False
 
 
 @value
@@ -34,7 +36,8 @@ class ServiceSnapshot:
     says that it has yet to be read.
     `recalled` are learned values in status from before that. `activator` holds requests while no replica serves; None
     if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
-    `born_at` is its creation time, None if unknown.
+    `born_at` is its creation time, None if unknown. `set_back`: accelerators whose size somebody else is seen to have
+    changed since Holdfast wrote it, each told once a write; None where nobody recorded what was written.
     """
 
     spec: ServiceSpec
@@ -49,6 +52,7 @@ class ServiceSnapshot:
     born_at: float | None = None
     ended: tuple[Replica, ...] = ()
     missing_history: MissingHistory | None = None
+    set_back: tuple[str, ...] | None = None
 
     @property
     def awaits_history(self) -> bool:

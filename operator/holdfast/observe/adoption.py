@@ -24,6 +24,7 @@ from holdfast.observe.cluster import Invalid, ObservedDeployment, ServiceParts
 from holdfast.observe.deletion_costs import has_other_deletion_cost
 from holdfast.observe.ended import ended_from_pod, newest
 from holdfast.observe.mapping import Object
+from holdfast.observe.sizers import owner_of
 from holdfast.observe.spec import to_spec
 from holdfast.observe.vllm_container import VllmContainer, engine_url, vllm_containers
 from holdfast.render.names import MANAGED_BY, MANAGER, SERVICE_LABEL
@@ -264,9 +265,10 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
         accelerator=option.name,
         revision=option.revision,
         queue_limit=None,
-        sized_by="",  # as applied; a GitOps tool that writes it again is the user's to know
     )
     problems = mapping.problems_from_deployment(deployment, placement.deployment)
+    owner = owner_of(deployment)
+    sizer = state.autoscaler or owner
     return replace(
         part,
         service=service,
@@ -275,8 +277,8 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
             adopted=True,
             priority=part.spec.priority,
             pin_lacked_by=part.spec.pin_lacked_by,
-            recommend_only=spec.recommend_only or bool(state.autoscaler),
-            pinned_replicas=None if state.autoscaler else spec.pinned_replicas,
+            recommend_only=spec.recommend_only or bool(sizer),
+            pinned_replicas=None if sizer else spec.pinned_replicas,
         ),
         replicas=tuple(
             replace(mapping.replica_from_pod(pod, placement.deployment), accelerator=option.name)
@@ -284,13 +286,14 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
             if mapping.is_replica(pod)
         ),
         urls=tuple((str(pod["metadata"]["name"]), url) for pod in pods if (url := engine_url(pod))),
-        deployed=(ObservedDeployment(placement, problems),),
+        deployed=(ObservedDeployment(placement, problems, version=mapping.version_of(deployment)),),
         ended=newest(_ended(pods, option.name, placement.deployment)),
         adoption=Adoption(
             placement.deployment,
             selector_text(deployment),
-            state.autoscaler,
+            sizer,
             frozenset(str(pod["metadata"]["name"]) for pod in pods if has_other_deletion_cost(pod)),
+            is_owned=bool(owner) and not state.autoscaler,
         ),
     )
 

@@ -99,12 +99,16 @@ class Invalid:
 
 @dataclass(frozen=True, slots=True)
 class ObservedDeployment:
-    """One Deployment of ours: its size, its problems, and what its annotations record of its rendering."""
+    """One Deployment of ours: its size, its problems, and what its annotations record of its rendering.
+
+    `version` is its resourceVersion: the larger one is newer.
+    """
 
     placement: Placement
     problems: tuple[ClusterProblem, ...] = ()
     rendered: context.Deployed | None = None
     live: Live | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +380,7 @@ async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, Obser
         mapping.problems_from_deployment(body),
         context.Deployed.read(body),
         Live.of("Deployment", body),
+        mapping.version_of(body),
     )
     return {_owner(body): deployed}
 

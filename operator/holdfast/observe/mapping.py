@@ -16,10 +16,10 @@ from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueL
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import CLOSING, Taint
 from holdfast.observe.failure_words import MOST_WORDS, Remedy, end_of, explained, told
+from holdfast.observe.sizers import sized_by
 from holdfast.render.arguments import ADMISSION_FLAG
 from holdfast.render.batching import Tuned
 from holdfast.render.context import whole
-from holdfast.render.live import SCALING
 from holdfast.render.names import (
     ACCELERATOR_LABEL,
     ADMISSION_ANNOTATION,
@@ -247,7 +247,7 @@ def placement_from_deployment(deployment: Object) -> Placement:
         observed=observed,
         rolling_out=observed and total > updated,
         paused=bool(spec.get("paused")),
-        sized_by=_sized_by(meta),
+        sized_by=sized_by(meta),
         deployment=meta["name"],
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
@@ -266,14 +266,10 @@ def _queue_limit(meta: Object, pod: Object) -> QueueLimit | None:
     return QueueLimit(tokens, changed_at) if args and bounds == rendered else None
 
 
-def _sized_by(meta: Object) -> str:
-    """Return the field manager that owns `replicas` in managedFields; empty if that is ours."""
-    owners = [
-        str(entry.get("manager", ""))
-        for entry in meta.get("managedFields") or ()
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
-    return "" if SCALING in owners else next(iter(owners), "")
+def version_of(body: Object) -> int:
+    """Return the resourceVersion of an object or an answer, a number that grows (KEP-5504); 0 without one."""
+    version = str((body.get("metadata") or {}).get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0
 
 
 def problems_from_deployment(deployment: Object, target: str = "") -> tuple[ClusterProblem, ...]:

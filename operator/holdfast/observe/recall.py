@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from holdfast.api.conditions import ConditionType
+from holdfast.api.reasons import Reason
 from holdfast.domain.snapshot import Recalled
 
 MOST_COLD_START_SECONDS = 86_400.0
+_SET_BACK = (ConditionType.SCALING_ACTIVE, Reason.OTHER_AUTOSCALER)
 MOST_TIMES = 1e5
 """A value that differs from the engine model by more than this factor is no value that was learned."""
 
@@ -20,6 +24,7 @@ def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
     known = Recalled(
         cold_start_seconds=_number(status.get("coldStartSeconds"), 0.0, MOST_COLD_START_SECONDS),
         quantile=_number(slo.get("quantile"), 0.0, 1.0),
+        set_back=_was_set_back(status),
     )
     gain, slowness = (
         _number(capacity.get(name), 1.0 / MOST_TIMES, MOST_TIMES) for name in ("learnedGain", "learnedSlowness")
@@ -27,7 +32,14 @@ def recalled(status: Mapping[str, Any], generation: int) -> Recalled:
     same = status.get("observedGeneration") == generation and isinstance(accelerator, str)
     if not same or gain is None or slowness is None:
         return known
-    return Recalled(known.cold_start_seconds, known.quantile, str(accelerator), gain, slowness)
+    return replace(known, accelerator=str(accelerator), gain=gain, slowness=slowness)
+
+
+def _was_set_back(status: Mapping[str, Any]) -> bool:
+    """Whether somebody else sized the service; conditions of a status may be anything."""
+    found = status.get("conditions")
+    shown = [each for each in found if isinstance(each, Mapping)] if isinstance(found, Sequence) else []
+    return any((each.get("type"), each.get("reason")) == _SET_BACK for each in shown)
 
 
 def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from holdfast.policy.estimate import (
     length_mix,
     replica_capacity,
     scale_to_zero,
+    set_backs,
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
@@ -91,7 +92,9 @@ def learn(
 
     `promise`: other services give up GPUs for this one.
     """
-    observed, old, now, spec = _observe(service, known, tick), known.learned, tick.now, service.spec
+    old, now, fought = known.learned, tick.now, _set_backs(service, known, tick)
+    service = set_backs.respecting(service, fought, now)
+    observed, spec = _observe(service, known, tick), service.spec
     seen, groups = observed.seen, observed.groups
     ready = tuple(replica for group in groups for replica in group.ready)
     started = ready + tuple(replica for group in groups for replica in group.ailing)
@@ -134,8 +137,16 @@ def learn(
         idle=scale_to_zero.watch(old.idle, service, seen, now),
         activator_misses=misses,
         closing=_closing(old.closing, groups, tick),
+        set_backs=fought,
     )
     return Learning(observed, learned, slo)
+
+
+def _set_backs(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> set_backs.SetBacks:
+    last = known.last
+    decided = None if last is None else last.decision.verdict.targets
+    edited = last is not None and last.facts.spec.generation != service.spec.generation
+    return set_backs.watch(known.learned.set_backs, service, decided, edited, tick.now)
 
 
 def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:

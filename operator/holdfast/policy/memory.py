@@ -30,6 +30,7 @@ from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
 from holdfast.policy.estimate.retries import Retries
 from holdfast.policy.estimate.scale_to_zero import Idle
+from holdfast.policy.estimate.set_backs import SetBacks
 from holdfast.policy.estimate.slo_budget import Budget
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.sick import Sick
@@ -74,6 +75,7 @@ class Learned:
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
     closing: Closing | None = None
+    set_backs: SetBacks = field(default_factory=SetBacks)
 
 
 class Last(NamedTuple):

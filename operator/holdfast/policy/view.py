@@ -146,6 +146,11 @@ class View:
         return self.spec.pinned_replicas is not None or self.spec.recommend_only
 
     @property
+    def let_go(self) -> bool:
+        """Whether sizes are only recommended for a while, because somebody else set them back each time."""
+        return self.spec.recommend_only and self.learned.set_backs.paused(self.now)
+
+    @property
     def least(self) -> Bound:
         """The lower bound: scaling.min, or a higher scaling.minOnDemand or scheduled minimum."""
         spec, floor = self.spec, self.scheduled.now

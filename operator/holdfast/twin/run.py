@@ -201,6 +201,7 @@ class _Run:
                 view.traffic(now) if self.reads else UNREAD,
                 tuple(pod.replica(now, self.began_at) for pod in service.pods),
                 service.placements(),
+                set_back=(),
             )
             for service, view in zip(self.services, self.views, strict=True)
         )

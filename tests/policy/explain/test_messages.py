@@ -57,6 +57,7 @@ from holdfast.policy.estimate.kv_cache import KvCache
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
+from holdfast.policy.estimate.set_backs import SetBacks
 from holdfast.policy.estimate.slo_budget import Budget, Gap, SloState, Verdicts
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, reason_for
@@ -66,13 +67,13 @@ from holdfast.policy.health.sick import Sick, Symptom
 from holdfast.policy.memory import Learned
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
-from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict
+from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict, recommended_because
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
 from holdfast.render.refusals import refusal_told
 from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
-from tests.observe.foreign import deployment, service
+from tests.observe.foreign import deployment, owned, service
 from tests.policy.views import CHAT, sized, stock, view
 
 Told = tuple[str, str]
@@ -286,6 +287,13 @@ def of_target(kind: ConditionType, state: TargetState) -> tuple[Callable[[View],
     active = ConditionValue(ConditionType.SCALING_ACTIVE, True, Reason.FOLLOWING_SLO, "sizes follow the SLO")
     (told,) = [each for each in with_adoption((active,), found) if each.type == kind]
     return lambda _: (str(told.reason), told.message), view()
+
+
+def set_back(manager: str) -> View:
+    """A size that was set back three times."""
+    fought = SetBacks((NOW,) * 3, manager, "chat-h100", NOW, 3600.0)
+    seen = view(of=CHAT.recommending())
+    return replace(seen, learned=replace(seen.learned, set_backs=fought))
 
 
 def unseen(state: SignalState, detail: str = "") -> View:
@@ -807,6 +815,9 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "ScalingActive, target with an HPA": of_target(
         ConditionType.SCALING_ACTIVE, TargetState(deployment(), autoscaler="HorizontalPodAutoscaler web")
     ),
+    "ScalingActive, target with an owner": of_target(ConditionType.SCALING_ACTIVE, TargetState(owned())),
+    "ScalingActive, set back": (recommended_because, set_back("argocd-controller")),
+    "ScalingActive, set back by an HPA": (recommended_because, set_back("kube-controller-manager")),
     "FastLoopActive, target": of_target(ConditionType.FAST_LOOP_ACTIVE, TargetState(deployment())),
 }
 GOLDEN = Path(__file__).parents[2] / "golden" / "messages.txt"

@@ -17,7 +17,7 @@ from holdfast.policy.estimate.slo_budget import recent
 from holdfast.policy.explain import messages
 from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.sizing.proposal import Sizes
-from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence
+from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence, recommended_because
 from holdfast.policy.view import View
 
 LATE_SECONDS = 60.0
@@ -161,6 +161,8 @@ def _awaited(view: View) -> str:
 def _left_at_zero(view: View) -> str:
     if view.spec.pinned_replicas == 0:
         return "spec.replicas is 0, so no replica runs; change or remove it"
+    if view.let_go:
+        return f"no replica runs, because {view.learned.set_backs.told}"
     return "no replica runs and mode is Recommend, so none is started; set mode to Auto, or scale a Deployment yourself"
 
 
@@ -299,7 +301,7 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     if pinned is not None:
         return False, *_pinned(view, pinned)
     if view.spec.recommend_only:
-        return False, Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
+        return False, *recommended_because(view)
     if view.doubt and not view.asleep and not (view.seen.fresh and view.service.awaits_history):
         return False, Reason.METRICS_HOLD, view.doubt
     if bad:
@@ -313,6 +315,7 @@ def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
 def _pinned(view: View, pinned: int) -> tuple[Reason, str]:
     """Say what pins the size, and whether the manifest that was applied knows of it."""
     text, applier = pinned_sentence(pinned, sum(pinned_goal(view, pinned).values())), view.spec.pin_lacked_by
+    text += _set_back(view)
     if not applier:
         return Reason.PINNED, text
     kept = f"the manifest that {applier} applied last does not set this size, and applying it again may keep the pin"
@@ -329,10 +332,18 @@ def _capped_priority(view: View) -> str:
 
 def _sized_by_others(view: View) -> str:
     """An autoscaler on a Deployment of ours and Holdfast undo each other's sizes for ever."""
+    if told := _set_back(view):
+        return told
     found = next((placement for placement in view.service.placements if placement.sized_by), None)
-    if found is None:
+    if found is None or view.spec.adopted:  # as applied; nobody wrote another size yet
         return ""
     return f"; {found.sized_by} set the size of Deployment {found.deployment} last; if that is an autoscaler, remove it"
+
+
+def _set_back(view: View) -> str:
+    """Who set the size back a moment ago; empty where nobody did."""
+    found = view.learned.set_backs
+    return f"; {found.who} set the size of Deployment {found.deployment} back" if found.lately(view.now) else ""
 
 
 def _metrics_available(view: View) -> Told:

@@ -71,11 +71,18 @@ def recommend_verdict(view: View) -> Verdict:
 
     What that one has no room for, by its max or the budget, the next one takes.
     """
-    message = "mode is Recommend, so sizes do not change; see status.recommendation"
+    reason, message = recommended_because(view)
     if any(group.exists for group in view.groups):
-        return Verdict(Action.HOLD, Reason.RECOMMEND, message, targets_of(view, view.sizes))
+        return Verdict(Action.HOLD, reason, message, targets_of(view, view.sizes))
     first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
-    return Verdict(Action.CREATE, Reason.RECOMMEND, message, targets_of(view, first))
+    return Verdict(Action.CREATE, reason, message, targets_of(view, first))
+
+
+def recommended_because(view: View) -> tuple[Reason, str]:
+    """Why sizes are only recommended: somebody else sets them back, or the mode says so."""
+    if view.let_go:
+        return Reason.OTHER_AUTOSCALER, f"{view.learned.set_backs.told}; see status.recommendation"
+    return Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
 
 
 def pinned_sentence(pinned: int, given: int) -> str:

@@ -1,0 +1,71 @@
+"""Writes sizes, remembers the last one of each Deployment, and tells which of them somebody else changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.act import scale
+from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
+from holdfast.domain.decision import PlacementTarget
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.cluster import ObservedDeployment, ServiceParts
+from holdfast.observe.mapping import version_of
+
+_LOST = 500  # and more: an answer that says nothing of the write
+
+
+class _Written(NamedTuple):
+    size: int
+    version: int  # the resourceVersion that the write made
+
+
+class SizeWrites:
+    """Sizes by service and Deployment; a write that was refused is none."""
+
+    def __init__(self, api: ApiPort) -> None:
+        self._api = api
+        self._written: dict[ServiceKey, dict[str, _Written]] = {}
+
+    async def write(
+        self, key: ServiceKey, deployment: str, target: PlacementTarget, remove_first: Sequence[str]
+    ) -> None:
+        """Set a size as `scale` does, and raise what it raises."""
+        known = self._written.setdefault(key, {})
+        try:
+            answer = await scale.scale(
+                self._api,
+                key.namespace,
+                deployment,
+                observed=target.observed_replicas,
+                wanted=target.replicas,
+                remove_first=remove_first,
+            )
+        except (ApiError, ApiUnreachable) as error:
+            if isinstance(error, ApiUnreachable) or error.status >= _LOST:
+                known.pop(deployment, None)  # nobody knows whether it was written: the size to come may be ours
+            raise
+        if answer is not None:
+            known[deployment] = _Written(target.replicas, version_of(answer))
+
+    def set_back(self, part: ServiceParts) -> tuple[str, ...]:
+        """Return the accelerators whose size somebody else changed since it was written; each once a write.
+
+        A Deployment that is gone may come back with any size.
+        """
+        shown = {item.placement.deployment: item for item in part.deployed}
+        known = self._written.pop(part.spec.key, {})
+        kept = {name: write for name, write in known.items() if name in shown and not _is_changed(shown[name], write)}
+        if kept:
+            self._written[part.spec.key] = kept
+        return tuple(shown[name].placement.accelerator for name in known if name in shown and name not in kept)
+
+    def forget(self, keys: Iterable[ServiceKey]) -> None:
+        """Drop deleted services."""
+        for key in keys:
+            self._written.pop(key, None)
+
+
+def _is_changed(shown: ObservedDeployment, written: _Written) -> bool:
+    """Whether this is the Deployment as it was after the write, and has another size."""
+    return bool(written.version) and shown.version >= written.version and shown.placement.replicas != written.size
