@@ -42,6 +42,7 @@ class Fight:
         self.manager, self.memory, self.now = manager, memory or Memory(), at
         self.tries: list[float] = []
         self.size = 2
+        self.set_back: tuple[str, ...] = ()
         self.decision: Decision
 
     def tick(self, of: ServiceBuilder = CHAT, sets_back: bool = True, seen: Seen = lambda each: each) -> Decision:
@@ -50,11 +51,13 @@ class Fight:
         load = traffic(30.0, good=0.2, waiting=60.0, running=64.0)
         view = ServiceView(of, load, replicas(self.size, now=self.now), placed, born_at=NOW - 9000.0)
         picture = a_snapshot(view, now=self.now, nodes=(node("n", 20, used=self.size),))
-        picture = dataclasses.replace(picture, services=(seen(picture.services[0]),))
+        shown = dataclasses.replace(picture.services[0], set_back=self.set_back)
+        picture = dataclasses.replace(picture, services=(seen(shown),))
         (self.decision,), self.memory = decide(picture, self.memory, model=FixedRates({"h100": 8.9}))
         wanted = sizes(self.decision)["h100"]
         if wanted != self.size:
             self.tries.append(self.now)
+        self.set_back = ("h100",) if sets_back and wanted != self.size else ()
         self.size = self.size if sets_back else wanted
         self.now += TICK
         return self.decision

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.valid_traffic import Seen, judge
-from holdfast.policy.estimate.hidden_requests import MOST_HIDDEN, Queue, hidden_requests, watch_queue
+from holdfast.policy.estimate.hidden_requests import GHOST_SECONDS, MOST_HIDDEN, Queue, hidden_requests, watch_queue
 from tests.builders import NOW
 
 TTFT, INTERVAL, TICK = 0.5, 45.0, 5.0
@@ -37,7 +37,7 @@ def hidden(traffic: AcceleratorTraffic, queue: Queue = STANDS) -> float:
 def watched(*waiting: float, undisturbed: bool = True, state: SignalState = SignalState.FRESH) -> Queue:
     queue = Queue()
     for tick, requests in enumerate(waiting):
-        queue = watch_queue(queue, seen(counts(waiting=requests), state), undisturbed, NOW + TICK * tick)
+        queue = watch_queue(queue, seen(counts(waiting=requests), state), 2, undisturbed, NOW + TICK * tick)
     return queue
 
 
@@ -86,11 +86,19 @@ def test_a_growing_queue_without_a_mean_ttft_hides_nothing() -> None:
 
 @pytest.mark.parametrize("state", [state for state in SignalState if state is not SignalState.FRESH])
 def test_nothing_is_known_of_a_queue_behind_metrics_with_gaps(state: SignalState) -> None:
-    assert watched(*[200.0] * 30, state=state) == Queue()
+    assert watched(*[200.0] * 30, state=state) == Queue(ready=2)
 
 
 def test_nothing_is_known_of_a_queue_while_a_replica_seems_sick() -> None:
-    assert watched(*[200.0] * 30, undisturbed=False) == Queue()
+    assert watched(*[200.0] * 30, undisturbed=False) == Queue(ready=2)
+
+
+def test_what_a_replica_that_left_showed_last_is_no_queue_for_five_minutes() -> None:
+    queue = watched(*[200.0] * 30)
+    for tick in range(1, 90):
+        now = NOW + TICK * (30 + tick)
+        queue = watch_queue(queue, seen(counts()), 1, True, now)
+        assert (queue.standing == 0.0) == (tick * TICK < GHOST_SECONDS + INTERVAL + TICK)
 
 
 def test_what_plugins_count_is_not_guessed() -> None:
@@ -138,7 +146,7 @@ def test_in_a_played_queue_no_more_are_hidden_than_left(rate: float, patience: f
             flow = min(looks[-90:]) * len(waits) / max(1e-9, sum(waits)) * INTERVAL
             growth = looks[-1] - looks[max(0, len(looks) - 91)]
             traffic = counts(float(len(waits)), float(len(line)), queue_flow=flow, in_flight_growth=float(growth))
-            queue = watch_queue(queue, seen(traffic), True, now)
+            queue = watch_queue(queue, seen(traffic), 1, True, now)
             found += hidden(traffic, queue) * TICK / INTERVAL
     assert found <= left
     if rate == 6.0 and patience < 60.0:

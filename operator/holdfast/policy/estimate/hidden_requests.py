@@ -19,6 +19,9 @@ MOST_HIDDEN = 3.0
 CHANCE = 3.0
 """Standard deviations of a Poisson count that chance explains."""
 
+GHOST_SECONDS = 300.0
+"""How long a store may show what a replica that is gone showed last."""
+
 STILL = 1.25
 """Most by fewest that wait in a queue which neither grows nor is worked off."""
 
@@ -27,13 +30,16 @@ STILL = 1.25
 class Queue:
     """Fewest and most requests that waited in the present span of one counting interval, which began at `since`.
 
-    `before` are those of the span before; (0, infinite) where they are unknown.
+    `before` are those of the span before; (0, infinite) where they are unknown. Before `from_at` requests of replicas
+    that are gone may be among them; so many were `ready` at the last look.
     """
 
     since: float | None = None
     least: float = math.inf
     most: float = 0.0
     before: tuple[float, float] = (0.0, math.inf)
+    from_at: float = -math.inf
+    ready: int = 0
 
     @property
     def standing(self) -> float:
@@ -46,16 +52,18 @@ class Queue:
         return max(self.most, self.before[1]) <= STILL * self.standing
 
 
-def watch_queue(memory: Queue, seen: Seen, undisturbed: bool, now: float) -> Queue:
-    """Add one look at the queue; where metrics have gaps or replicas are sick, nothing is known of it."""
-    if not seen.fresh or not undisturbed:
-        return Queue()
+def watch_queue(memory: Queue, seen: Seen, ready: int, undisturbed: bool, now: float) -> Queue:
+    """Add one look at the queue; where metrics have gaps, or replicas are sick or just left, nothing is known of it."""
+    from_at = now + GHOST_SECONDS if ready < memory.ready else memory.from_at
+    unknown = Queue(from_at=from_at, ready=ready)
+    if not seen.fresh or not undisturbed or now < from_at <= now + GHOST_SECONDS:
+        return unknown
     waiting = seen.total.waiting
     if memory.since is None:
-        return Queue(now, waiting, waiting)
+        return replace(unknown, since=now, least=waiting, most=waiting)
     if not 0.0 <= now - memory.since < seen.interval_seconds:
-        return Queue(now, waiting, waiting, (memory.least, memory.most))
-    return replace(memory, least=min(memory.least, waiting), most=max(memory.most, waiting))
+        return replace(unknown, since=now, least=waiting, most=waiting, before=(memory.least, memory.most))
+    return replace(memory, least=min(memory.least, waiting), most=max(memory.most, waiting), ready=ready)
 
 
 def hidden_requests(queue: Queue, total: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float) -> float:

@@ -93,12 +93,13 @@ def respecting(service: ServiceSnapshot, memory: SetBacks, now: float) -> Servic
 
 
 def _set_back(service: ServiceSnapshot, decided: Iterable[PlacementTarget]) -> Iterator[Placement]:
-    """Yield what somebody else sized since it was written; without a record of writes each decision counts as one."""
+    """Yield what somebody else sized since it was written; of a target without a record each decision was written."""
     wanted = {target.accelerator: target.replicas for target in decided}
     for placement in service.placements:
         name = placement.accelerator
         differs = bool(placement.deployment) and wanted.get(name, placement.replicas) != placement.replicas
-        if differs if service.set_back is None else name in service.set_back:
+        unrecorded = service.set_back is None and service.spec.adopted
+        if differs if unrecorded else name in (service.set_back or ()):
             yield placement
 
 
