@@ -50,7 +50,7 @@ def test_what_plugins_count_is_believed() -> None:
     assert not contradicts(replace(counts(within=95.0), exact=exact))
 
 
-def test_answers_are_doubted_until_none_contradicts_another_for_ten_minutes() -> None:
+def test_answers_are_doubted_until_none_contradicts_another_for_two_minutes() -> None:
     bad, good = seen(counts(within=95.0)), seen(counts(within=80.0))
     at = last_contradiction(None, bad, NOW)
     assert at == NOW

@@ -10,7 +10,7 @@ from dataclasses import replace
 from holdfast.domain.signals import AcceleratorTraffic, SignalState
 from holdfast.domain.valid_traffic import Seen
 
-DOUBTED_SECONDS = 600.0
+DOUBTED_SECONDS = 120.0
 """How long answers are doubted after the last contradiction: most of them do not show that they are mixed."""
 
 ROUNDING = 1e-6
