@@ -98,9 +98,11 @@ def test_samples_arrive_so_much_later_than_they_were_taken_and_keep_their_time(t
 def test_with_too_few_samples_in_an_interval_the_counts_are_called_partial_and_not_zero(tmp_path: Path) -> None:
     late = Script({})
     _run(late, tmp_path, real({"sampleDelay": "35s"}))
-    traffic = late.at(100.0)[0]
+    traffic = late.at(60.0)[0]
     assert traffic.state is SignalState.PARTIAL
     assert "too few samples in this interval" in traffic.detail
+    known = late.at(100.0)[0]
+    assert (known.state, known.late_seconds) == (SignalState.FRESH, 35.0), "as of when all samples had arrived"
     sparse = Script({})
     _run(sparse, tmp_path, small_scenario() | {"scrapeInterval": "30s"})
     assert sparse.at(170.0)[0].state is SignalState.FRESH

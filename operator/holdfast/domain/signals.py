@@ -187,7 +187,8 @@ class Traffic:
     """Everything observed of one service at one evaluation time.
 
     Even in a degraded state `by_accelerator` has the visible part: it may raise a size, never lower one.
-    `detail` is the text for the condition: what is missing.
+    `detail` is the text for the condition: what is missing. The evaluation time is `late_seconds` ago where samples are
+    steadily late.
     """
 
     state: SignalState
@@ -208,6 +209,7 @@ class Traffic:
     failing: tuple[str, ...] = ()  # pods that end most of their requests with an error, and their peers do not; sorted
     lagging: tuple[str, ...] = ()  # stragglers: pods with almost nothing in time while their peers are in time; sorted
     facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
+    late_seconds: float = 0.0
 
     @property
     def fresh(self) -> bool:

@@ -43,6 +43,7 @@ class Seen:
     output_lengths: LengthHistogram
     steps: tuple[tuple[str, StepSums], ...] = ()
     hidden: float = 0.0
+    late_seconds: float = 0.0
 
     @property
     def fresh(self) -> bool:
@@ -140,7 +141,15 @@ def judge(traffic: Traffic) -> Seen:
         if traffic.fresh:
             state, detail = SignalState.INVALID, "counts without an interval"
     return Seen(
-        state, detail, interval, _sum(usable), usable, traffic.prompt_lengths, traffic.output_lengths, traffic.steps
+        state,
+        detail,
+        interval,
+        _sum(usable),
+        usable,
+        traffic.prompt_lengths,
+        traffic.output_lengths,
+        traffic.steps,
+        late_seconds=traffic.late_seconds if 0.0 <= traffic.late_seconds < LARGEST else 0.0,
     )
 
 

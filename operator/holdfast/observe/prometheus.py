@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from holdfast.domain import lateness
+from holdfast.domain.lateness import Lateness
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import HeldSample, History, RateSample, RevisionTraffic, Traffic
 from holdfast.observe import combined_queries, histogram_edges, history, poll_scheduler, queries, slow_queries, traffic
@@ -107,6 +109,7 @@ class PrometheusSource:
         self._slow = slow_queries.SlowCache(tuple(self._slow_queries), _SLOW_PERIOD_SECONDS, _SLOW_TRUST_SECONDS)
         self._rota = PollScheduler(int(scrape_seconds // tick_seconds), self.window.stale_seconds)
         self._strangers = ForeignEngineTracker(scrape_seconds)
+        self._lateness = Lateness()
         self._known: dict[ServiceKey, Traffic] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._catching_up: asyncio.Task[None] | None = None
@@ -115,9 +118,26 @@ class PrometheusSource:
         self._asked_facts = False
 
     async def observe(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
-        self._polled = None
+        """Ask about the newest time of which all samples have arrived: a moment ago, if they are steadily late."""
         if not requests:
+            self._polled = None
             return {}
+        found = await self._observe_at(requests, now - self._lateness.seconds)
+        newest = await self._newest(now) if self._lateness.seconds else _newest(found, now)
+        self._lateness = lateness.watch(self._lateness, newest, now, self.window.scrape_seconds)
+        return found
+
+    async def _newest(self, now: float) -> float | None:
+        """When the newest sample of any engine was taken; None where that is unknown."""
+        query = queries.newest_query()
+        try:
+            samples = (await self._ask_all([query], now))[query.name].samples
+        except QueryError:
+            return None
+        return max((sample.value for sample in samples if usable(sample.value)), default=None)
+
+    async def _observe_at(self, requests: Sequence[TrafficRequest], now: float) -> Mapping[ServiceKey, Traffic]:
+        self._polled = None
         self._asked, in_turn = 0, self._rota.turns(requests) > 1
         try:
             pulses = await self._pulses(now) if in_turn else {}
@@ -199,7 +219,9 @@ class PrometheusSource:
         signals = self._slow.signals(now)
         read = functools.partial(traffic.assemble, asked, answers, signals, self.window, now, self._strangers)
         seen = await self._in_thread(read)  # ten thousand rows: parsing must not block the event loop
-        return seen | {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
+        seen |= {key: dataclasses.replace(seen[key], revisions=found) for key, found in compared.items()}
+        late = self._lateness.seconds
+        return {key: _later(found, late) for key, found in seen.items()} if late else seen
 
     async def _ask_series(self, keys: Sequence[ServiceKey], answers: Mapping[str, QueryResult], now: float) -> None:
         """Ask which series are stored of services of which that is unknown: their first requests are judged too."""
@@ -327,6 +349,17 @@ class PrometheusSource:
 
 def _are_few(requests: Sequence[TrafficRequest]) -> bool:
     return max(len(requests), poll_scheduler.engines(requests)) <= 2 * poll_scheduler.MOST_PRESSING
+
+
+def _newest(found: Mapping[ServiceKey, Traffic], now: float) -> float | None:
+    """When the newest of these samples was taken, where they were asked for at this time."""
+    ages = [each.sample_age_seconds for each in found.values() if each.sample_age_seconds is not None]
+    return now - min(ages) if ages else None
+
+
+def _later(found: Traffic, late: float) -> Traffic:
+    age = found.sample_age_seconds
+    return dataclasses.replace(found, late_seconds=late, sample_age_seconds=None if age is None else age + late)
 
 
 def _concerned(name: str, requests: Iterable[TrafficRequest]) -> list[ServiceKey]:

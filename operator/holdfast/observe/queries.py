@@ -177,6 +177,11 @@ def pulse_query(span: QueryWindow) -> Query:
     return Query("pulse", " or ".join(named(vector, "metric", name) for vector, name in terms.items()))
 
 
+def newest_query() -> Query:
+    """Return the query for the time of the newest sample of any engine, where others ask about an earlier time."""
+    return Query("newest", f"max(timestamp({_engine()}))")
+
+
 def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> Query:
     """Return the extra query for services with a revision on trial: misses by revision."""
     interval, by = _interval(span), f"{GROUP}, holdfast_revision"

@@ -100,7 +100,7 @@ def learn(
     started = ready + tuple(replica for group in groups for replica in group.ailing)
     cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
-    lead = cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings)
+    lead = seen.late_seconds + cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings)
     arrived = arrived_requests(seen, old.retries.share)
     # More requests are refused or get their first token too late than the objective allows.
     strained = seen.late + seen.refused > 1.0 + spec.slo.budget_share * (seen.started + seen.refused)

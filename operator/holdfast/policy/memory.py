@@ -94,6 +94,7 @@ def facts(service: ServiceSnapshot) -> ServiceSnapshot:
         seen.state,
         seen.detail,
         seen.interval_seconds,
+        late_seconds=seen.late_seconds,
         by_accelerator=seen.by_accelerator,
         hung=seen.hung,
         silent=seen.silent,

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from holdfast.api.quantities import counted, some_of
+from holdfast.domain import lateness
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
+from holdfast.domain.lateness import Lateness
 from holdfast.domain.signals import (
     LATE_PER_GOOD,
     LEAST_LOOK_SECONDS,
@@ -80,6 +82,7 @@ class SimulatedObserver:
         self._steps: tuple[tuple[str, StepSums], ...] = ()
         self._facts: tuple[tuple[str, EngineFacts], ...] = ()
         self._slow_due = 0.0
+        self._lateness = Lateness()
         self.scraped_at: float | None = None
         self.blind = False
 
@@ -110,6 +113,7 @@ class SimulatedObserver:
         for pod, *sample in samples:
             self._series.setdefault(pod, EngineSeries(pod.accelerator, pod.ready_at or 0.0)).scrape(at, *sample)
         self.scraped_at = at
+        self._lateness = lateness.watch(self._lateness, at, at + self._delay_seconds, self._timing.scrape_seconds)
         self._finished.append((at, scrape.finished))
         reach = max(SUMMED_SECONDS, self.interval_seconds + LEAST_LOOK_SECONDS)
         oldest = at - reach - self._timing.scrape_seconds
@@ -123,6 +127,8 @@ class SimulatedObserver:
         if self.blind:
             return Traffic(SignalState.UNREACHABLE, "Prometheus does not answer")
         self._arrive(now)
+        late = self._lateness.seconds
+        now -= late
         state, detail = self._state(now)
         if now >= self._slow_due:
             self._slow_due = now + SLOW_PERIOD_SECONDS
@@ -135,7 +141,8 @@ class SimulatedObserver:
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
-            sample_age_seconds=None if self.scraped_at is None else now - self.scraped_at,
+            sample_age_seconds=None if self.scraped_at is None else now + late - self.scraped_at,
+            late_seconds=late,
             by_accelerator=self._by_accelerator(now, counts, hung),
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],

@@ -610,6 +610,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "ScalingActive, capped priority": (SCALING, view(of=CAPPED, **needing(4))),
     "ScalingActive, pinned with a capped priority": (SCALING, view(of=CAPPED.pinned_to(3))),
     "MetricsAvailable": (METRICS, view()),
+    "MetricsAvailable, late": (METRICS, view(seen=replace(view().seen, late_seconds=45.0))),
     "MetricsAvailable, no answer": (METRICS, unseen(SignalState.UNREACHABLE)),
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),

@@ -78,7 +78,8 @@ def watch(
     same = serving and window.replicas == replicas
     if window.since is None or not same or not seen.fresh or window.since < steady_since:
         leftover = total.running + total.waiting
-        return EvidenceWindow(since=now + seen.interval_seconds, leftover=leftover, replicas=replicas)
+        since = now + seen.interval_seconds + seen.late_seconds
+        return EvidenceWindow(since=since, leftover=leftover, replicas=replicas)
     share = passed / seen.interval_seconds
     if now < window.since or window.leftover > 0.0:
         ended = share * (total.finished + total.failed + total.aborted)

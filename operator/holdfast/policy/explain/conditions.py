@@ -350,7 +350,8 @@ def _metrics_available(view: View) -> Told:
     """Every signal is fresh."""
     seen = view.seen
     if seen.fresh:
-        return True, Reason.METRICS_FRESH, "all metrics are fresh"
+        late = f"all metrics are complete, {seen.late_seconds:.0f} s late: sizes leave room for what came since"
+        return True, Reason.METRICS_FRESH, late if seen.late_seconds else "all metrics are fresh"
     if view.at_zero:
         held = "" if view.left_at_zero else "; the activator holds and counts requests"
         return True, Reason.METRICS_FRESH, f"no replica runs{held}"
