@@ -42,7 +42,6 @@ class Fight:
         self.manager, self.memory, self.now = manager, memory or Memory(), at
         self.tries: list[float] = []
         self.size = 2
-        self.set_back: tuple[str, ...] = ()
         self.decision: Decision
 
     def tick(self, of: ServiceBuilder = CHAT, sets_back: bool = True, seen: Seen = lambda each: each) -> Decision:
@@ -51,13 +50,11 @@ class Fight:
         load = traffic(30.0, good=0.2, waiting=60.0, running=64.0)
         view = ServiceView(of, load, replicas(self.size, now=self.now), placed, born_at=NOW - 9000.0)
         picture = a_snapshot(view, now=self.now, nodes=(node("n", 20, used=self.size),))
-        shown = dataclasses.replace(picture.services[0], set_back=self.set_back)
-        picture = dataclasses.replace(picture, services=(seen(shown),))
+        picture = dataclasses.replace(picture, services=(seen(picture.services[0]),))
         (self.decision,), self.memory = decide(picture, self.memory, model=FixedRates({"h100": 8.9}))
         wanted = sizes(self.decision)["h100"]
         if wanted != self.size:
             self.tries.append(self.now)
-        self.set_back = ("h100",) if sets_back and wanted != self.size else ()
         self.size = self.size if sets_back else wanted
         self.now += TICK
         return self.decision
@@ -95,8 +92,16 @@ def test_two_set_backs_are_no_fight_and_who_did_it_is_named_already() -> None:
 
 def test_a_manager_that_nobody_knows_is_somebody_else() -> None:
     fight = Fight(manager="")
-    fight.until(NOW + 60.0)
+    for _ in range(12):
+        fight.tick(CHAT.adopting())
     assert fight.message.startswith("somebody else sets the size")
+
+
+def test_a_size_of_our_own_deployment_that_nobody_else_set_is_not_written_yet() -> None:
+    fight = Fight(manager="")
+    for _ in range(12):
+        fight.tick()
+    assert condition(fight.decision, "ScalingActive") == (True, "FollowingSLO")
 
 
 def test_one_size_is_tried_after_an_hour_and_then_ever_more_rarely_but_once_a_day() -> None:

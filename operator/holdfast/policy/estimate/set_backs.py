@@ -93,13 +93,16 @@ def respecting(service: ServiceSnapshot, memory: SetBacks, now: float) -> Servic
 
 
 def _set_back(service: ServiceSnapshot, decided: Iterable[PlacementTarget]) -> Iterator[Placement]:
-    """Yield what somebody else sized since it was written; of a target without a record each decision was written."""
+    """Yield what somebody else sized since it was written.
+
+    Without a record of writes each decision counts as one, where the size can be somebody else's.
+    """
     wanted = {target.accelerator: target.replicas for target in decided}
     for placement in service.placements:
         name = placement.accelerator
-        differs = bool(placement.deployment) and wanted.get(name, placement.replicas) != placement.replicas
-        unrecorded = service.set_back is None and service.spec.adopted
-        if differs if unrecorded else name in (service.set_back or ()):
+        foreign = bool(placement.deployment) and (service.spec.adopted or bool(placement.sized_by))
+        differs = foreign and wanted.get(name, placement.replicas) != placement.replicas
+        if differs if service.set_back is None else name in service.set_back:
             yield placement
 
 
