@@ -311,7 +311,7 @@ def is_guarded(scope: Message) -> bool:
 
 def has_key(scope: Message) -> bool:
     """Whether vLLM will serve a request with this header. One that it will not teaches nothing and is in no count."""
-    arguments = getattr(scope["app"].state, "args", None)
+    arguments = getattr(getattr(scope.get("app"), "state", None), "args", None)
     keys = [key for key in getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")] if key]
     if not keys:
         return True
