@@ -64,6 +64,24 @@ async def test_the_busiest_engine_is_told_from_the_mean_one(reader: Reader) -> N
     assert on_h100(traffic).busiest == pytest.approx(2.0)
 
 
+async def test_what_leaves_a_queue_is_told_by_the_wait_in_each_engine(reader: Reader) -> None:
+    """60 wait for 20 s each at the first engine: 3 leave in a second, of which 2 are served. The other has no queue."""
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    for pod, waiting, wait in (("chat-0", 60.0, 20.0), ("chat-1", 0.0, 0.5)):
+        sums = {"time_to_first_token_seconds_count": steady(2.0), "time_to_first_token_seconds_sum": steady(2.0 * wait)}
+        Engine(tsdb, pod).scraped(times, waiting=constant(waiting), **sums)
+    seen = on_h100(await reader.observe(tsdb, ready("chat-0"), ready("chat-1")))
+    assert seen.queue_flow == pytest.approx(3.0 * 45.0, rel=0.01)
+    assert (seen.waiting, seen.ttft_count) == (60.0, 180.0)
+
+
+async def test_a_queue_that_was_empty_at_one_scrape_does_not_stand(reader: Reader) -> None:
+    tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
+    sums = {"time_to_first_token_seconds_count": steady(2.0), "time_to_first_token_seconds_sum": steady(40.0)}
+    Engine(tsdb).scraped(times, waiting=lambda at: 0.0 if at == times[-2] else 60.0, **sums)
+    assert on_h100(await reader.observe(tsdb, ready("chat-0"))).queue_flow == 0.0
+
+
 async def test_ticks_add_up_to_what_happened_however_uneven_it_was(reader: Reader) -> None:
     tsdb, times = Tsdb(), scrapes(NOW - 900, NOW)
     bursts = {30: 90, 34: 300, 35: 7, 39: 41}  # scrape -> requests that finished just before it
