@@ -17,7 +17,7 @@ from e2e.campaign.lies import EVERYWHERE, Liar
 from e2e.campaign.schedule import ANSWER_LIES, ROW_LIES, Fault, Kind
 from e2e.campaign.timeline import Harm
 from e2e.cluster.apiclient import ApiClient, ApiError
-from e2e.kubectl import Kubectl, condition
+from e2e.kubectl import Json, Kubectl, condition
 from e2e.patience import patient
 from holdfast.api.crd import LLMBENCHMARK, LLMSERVICE
 
@@ -30,7 +30,6 @@ NAME = "chat"
 _MOST_RESTARTS = 1
 """Of a container of ours when a schedule begins: the kubelet starts the next within 20 s, as in a cluster at rest."""
 _RENEWAL_SECONDS = 60.0
-Json = dict[str, Any]
 
 
 def _nothing() -> None:

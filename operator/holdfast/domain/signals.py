@@ -84,6 +84,17 @@ def failing(errors: Mapping[str, float], errors_of_all: float, served_by_all: fl
     return frozenset(errors if by_others <= MOST_LATE_SHARE * (by_others + served_by_all) else ())
 
 
+def most_waiting(counts: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float) -> float:
+    """Return how many requests may wait by chance if all that leave the queue waited as long as the objective allows.
+
+    By Little's law, with three standard deviations of a Poisson count; infinite without an interval.
+    """
+    if not interval_seconds > 0.0:
+        return math.inf
+    allowed = ttft_seconds * (counts.ttft_count + counts.aborted) / interval_seconds
+    return allowed + 3.0 * math.sqrt(allowed) + 3.0
+
+
 def abandoned(
     counts: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float, share: float, begun: float | None
 ) -> tuple[float, float]:
@@ -92,9 +103,7 @@ def abandoned(
     vLLM counts every abort; later releases than 0.33 record no TTFT of an abort before the first token. It is proven by
     the counters alone: a request that ended and had a first token either had it since then, which is counted, or was
     among the `begun` ones before. Ends beyond both had none. How long these waited is not recorded. They count only
-    while more requests wait than would by chance if all that leave the queue waited as long as the objective allows
-    (Little's law, three standard deviations of a Poisson count): clients of an engine without a queue changed their
-    mind.
+    while more requests wait than `most_waiting`: clients of an engine without a queue changed their mind.
 
     The second number is the greatest number of requests that now have their first token and go on: the next `begun`.
     None: unknown, as after a gap; nothing is proven then.
@@ -104,8 +113,7 @@ def abandoned(
         return 0.0, in_flight
     ended = (counts.finished + counts.aborted) * share
     without_token = min(max(0.0, ended - begun - started), counts.aborted * share)
-    allowed = ttft_seconds * (counts.ttft_count + counts.aborted) / interval_seconds
-    queued = counts.waiting > allowed + 3.0 * math.sqrt(allowed) + 3.0
+    queued = counts.waiting > most_waiting(counts, ttft_seconds, interval_seconds)
     return without_token if queued else 0.0, min(max(0.0, begun + started - ended), in_flight)
 
 

@@ -69,7 +69,7 @@ class Seen:
         """Requests that arrived, including refused ones.
 
         vLLM has no counter of arrivals. They are derived: requests that ended or were refused, plus the growth in
-        flight, and those that left the queue unseen.
+        flight, and the `hidden` ones.
         """
         total = self.total
         if total.exact is not None:
@@ -89,7 +89,7 @@ class Seen:
 
     @property
     def late(self) -> float:
-        """Requests with a late first token, or that left a queue unseen; plugins count those that still wait, too."""
+        """Requests with a late first token, and the `hidden` ones; plugins also count late requests that still wait."""
         if self.total.exact is not None:
             return self.total.exact.bad_ttft
         return max(0.0, self.total.ttft_count - self.total.ttft_within) + self.hidden

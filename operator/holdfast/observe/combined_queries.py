@@ -21,7 +21,7 @@ _PLUGINS = frozenset(
 )
 
 COMPARED = ("requests", "tokens", "edges", "gauges")
-"""Arrivals are what ended and what is in flight; late requests are those that ended and are below no edge."""
+"""Arrivals are requests that ended plus the growth in flight; late requests are counts minus those within an edge."""
 
 ALL_IN_ONE = ((*COMPARED, "engines", "anomalies", "plugins"),)
 """For few services."""

@@ -61,7 +61,7 @@ class Observation:
     @property
     def whole(self) -> bool:
         """No replica is leaving or sick, as far as can be seen."""
-        return not any(g.draining or g.useless for g in self.groups) and not _seems_sick(self)
+        return not any(g.draining or g.useless for g in self.groups) and not _seems_sick(self.service, self.sick)
 
     @property
     def undisturbed(self) -> bool:
@@ -158,20 +158,16 @@ def _observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Obse
     sick = watch_sick(before, service, seen, now, tick.timing)
     groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
     ready = sum(len(group.ready) for group in groups)
-    queue = watch_queue(known.learned.queue, seen, ready, not _any_symptom(service, sick), now)
+    queue = watch_queue(known.learned.queue, seen, ready, not _seems_sick(service, sick), now)
     hidden = hidden_requests(queue, seen.total, service.spec.slo.ttft_seconds, seen.interval_seconds)
     starting, seen = anything_starting(groups), replace(seen, hidden=hidden)
     return Observation(service, known, seen, groups, sick, starting, queue, contradiction)
 
 
-def _any_symptom(service: ServiceSnapshot, sick: Sick) -> bool:
+def _seems_sick(service: ServiceSnapshot, sick: Sick) -> bool:
     """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
     traffic = service.traffic
     return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
-
-
-def _seems_sick(observed: Observation) -> bool:
-    return _any_symptom(observed.service, observed.sick)
 
 
 def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Backoffs:
@@ -222,7 +218,7 @@ def _headroom(
     known, service, slo = observed.known, observed.service, observed.service.spec.slo
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.learned.headroom
     level = arrivals.line.level_rps if arrivals.line else 0.0
-    frozen = known.limited or _seems_sick(observed) or observed.engine_fault
+    frozen = known.limited or _seems_sick(observed.service, observed.sick) or observed.engine_fault
     adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
     return headroom.in_force(adapted, observed.starting)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -233,11 +233,14 @@ class SimulatedObserver:
         return tuple(
             (
                 name,
-                replace(
-                    _traffic(
-                        sums[name], gauges.get(name, []), usage.get(name, []), begun[name], working.get(name, 0), plugin
-                    ),
-                    queue_flow=flows[name] * self.interval_seconds,
+                _traffic(
+                    sums[name],
+                    gauges.get(name, []),
+                    usage.get(name, []),
+                    begun[name],
+                    working.get(name, 0),
+                    plugin,
+                    flows[name] * self.interval_seconds,
                 ),
             )
             for name in sorted(sums)
@@ -304,6 +307,7 @@ def _traffic(
     begun: Sequence[float],
     working: int,
     plugin: bool,
+    queue_flow: float,
 ) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, counts.tolist(), strict=True))
     running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
@@ -327,6 +331,7 @@ def _traffic(
         running=running,
         waiting=waiting,
         waiting_late=late,
+        queue_flow=queue_flow,
         in_flight_growth=count["running"] + count["waiting"],
         kv_usage=sum(usage) / len(usage) if usage else 0.0,
         engines=len(gauges),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from holdfast.domain.signals import AcceleratorTraffic
+from holdfast.domain.signals import AcceleratorTraffic, most_waiting
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 
@@ -69,15 +69,13 @@ def watch_queue(memory: Queue, seen: Seen, ready: int, undisturbed: bool, now: f
 def hidden_requests(queue: Queue, total: AcceleratorTraffic, ttft_seconds: float, interval_seconds: float) -> float:
     """Return the requests that left the queue in this interval and that no series shows, at least.
 
-    Only a queue counts that stands: more wait all the time than would by chance if all that leave it waited as long as
-    the objective allows. So is it with those that leave it beyond what counters and the queue show. Where the mean TTFT
-    is unknown and no abort is counted, requests of a queue that neither grows nor shrinks waited at most as long as the
-    objective allows.
+    Only a queue counts that stands: more wait all the time than `most_waiting`. More must leave it than counters and
+    the queue show, by more than chance. Where the mean TTFT is unknown and no abort is counted, those in a queue that
+    neither grows nor shrinks waited at most as long as the objective allows.
     """
-    told = total.ttft_count + total.aborted
-    allowed = ttft_seconds * told / interval_seconds if interval_seconds > 0.0 else math.inf
-    if total.exact is not None or not queue.standing > allowed + CHANCE * math.sqrt(allowed) + CHANCE:
+    if total.exact is not None or not queue.standing > most_waiting(total, ttft_seconds, interval_seconds):
         return 0.0
     unknown = queue.standing * interval_seconds / ttft_seconds if queue.still and not total.aborted else 0.0
-    flow, shown = total.queue_flow or unknown, told + max(0.0, total.in_flight_growth)
+    flow = total.queue_flow or unknown
+    shown = total.ttft_count + total.aborted + max(0.0, total.in_flight_growth)
     return min(flow - shown, MOST_HIDDEN * total.ttft_count) if flow > shown + CHANCE * math.sqrt(shown) else 0.0
