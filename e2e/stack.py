@@ -55,6 +55,7 @@ def install(chart: pathlib.Path = CHART, **values: Any) -> None:
         "prometheus.image.tag": PROMETHEUS.version,
         "prometheus.scrapeInterval": "2s",
         "settings.statusPort": STATUS_PORT,
+        "settings.statusOpen": "true",
         **values,
     }
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]

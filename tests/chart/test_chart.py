@@ -142,8 +142,9 @@ def test_the_pod_is_probed_where_the_operator_listens() -> None:
 
 
 def test_the_status_page_has_a_port_only_where_it_is_wanted() -> None:
-    objects = render({"settings": {**URL["settings"], "statusPort": 8090}})
-    assert parsed_settings(objects).status_port == 8090
+    objects = render({"settings": {**URL["settings"], "statusPort": 8090, "statusOpen": True}})
+    read = parsed_settings(objects)
+    assert (read.status_port, read.status_open) == (8090, True)
     ports = pod_spec(objects)["containers"][0]["ports"]
     assert [(port["name"], port["containerPort"]) for port in ports] == [
         ("http", 8080),
@@ -174,7 +175,8 @@ def test_every_setting_reaches_the_operator(tmp_path: Path) -> None:
         "allowTemplate": ["hostPath", "privileged"], "platformAssignsIds": True,
         "maxPriority": ["a=10", "*=-1000000000"], "namespaceShare": ["a=50%", "*=12.5%"],
         "httpPort": 9090, "healthPort": 9092, "statusPort": 9091,
-        "statusTokenFile": str(file), "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
+        "statusTokenFile": str(file), "statusOpen": False,
+        "statusHost": ["holdfast.example"], "logLevel": "debug", "logFormat": "text",
     }  # fmt: skip
     assert told.keys() == yaml.safe_load((CHART / "values.yaml").read_text())["settings"].keys()
     read = parsed_settings(render({"settings": told, "watchNamespaces": ["a", "b"], "extraArgs": ["--identity=x"]}))

@@ -110,7 +110,7 @@ def test_a_proxy_may_run_next_to_the_operator() -> None:
 def test_the_operators_service_has_its_metrics_and_the_status_page_where_it_is_on() -> None:
     (metrics,) = only(render(URL), "Service")["spec"]["ports"]
     assert (metrics["name"], metrics["port"], metrics["targetPort"]) == ("http", 8080, "http")
-    service = only(render({"settings": {**URL["settings"], "statusPort": 8090}}), "Service")["spec"]
+    service = only(render({"settings": {**URL["settings"], "statusPort": 8090, "statusOpen": True}}), "Service")["spec"]
     assert service["selector"] == SELECTED
     assert [(port["name"], port["port"], port["targetPort"]) for port in service["ports"]] == [
         ("http", 8080, "http"),
@@ -137,7 +137,10 @@ def test_a_service_monitor_finds_the_service_and_no_pod_is_scraped_twice() -> No
 
 def test_network_policies_admit_the_named_peers_and_the_pods_that_need_each_other() -> None:
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-    wanted = {"networkPolicy": {"enabled": True, "from": [monitoring]}, "settings": {"statusPort": 8090}}
+    wanted = {
+        "networkPolicy": {"enabled": True, "from": [monitoring]},
+        "settings": {"statusPort": 8090, "statusOpen": True},
+    }
     objects = render({**TRIAL, **wanted})
     ours, prometheus = (only(objects, "NetworkPolicy", name)["spec"] for name in ("holdfast", "holdfast-prometheus"))
     of_prometheus = {"podSelector": {"matchLabels": {**SELECTED, "app.kubernetes.io/component": "prometheus"}}}
@@ -178,7 +181,7 @@ def test_the_documented_ingress_names_the_port_of_the_service() -> None:
     (ingress,) = (found for text in texts for found in yaml.safe_load_all(text) if found.get("kind") == "Ingress")
     (rule,) = ingress["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
-    service = only(render({"settings": {**URL["settings"], "statusPort": 8090}}), "Service")
+    service = only(render({"settings": {**URL["settings"], "statusPort": 8090, "statusOpen": True}}), "Service")
     assert backend["name"] == service["metadata"]["name"]
     assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
 

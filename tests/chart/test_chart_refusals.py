@@ -23,6 +23,7 @@ IN_ITS_WORDS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"leaseDuration": "0.05m"}, {}, {"lease_duration": "0.05m"}),
     ({"statusPort": 8080}, {}, {"status_port": 8080}),
     ({"statusPort": 8081}, {}, {"status_port": 8081}),
+    ({"statusPort": 8090}, {}, {"status_port": 8090}),
     ({"healthPort": 8080}, {}, {"health_port": 8080}),
     ({"statusPort": 9000, "httpPort": 9000}, {}, {"status_port": 9000, "http_port": 9000}),
     ({"statusPort": 9000, "healthPort": 9000}, {}, {"status_port": 9000, "health_port": 9000}),
@@ -96,6 +97,7 @@ def test_the_least_values_are_taken_by_both() -> None:
         "startupTimeout": "10s",
         "leaseDuration": "5s",
         "statusPort": 8082,
+        "statusOpen": True,
     }
     told = parsed_settings(render({"settings": {**URL["settings"], **least}}))
     assert (told.tick_seconds, told.scrape_seconds, told.startup_seconds, told.lease_duration_seconds) == (1, 1, 10, 5)

@@ -43,6 +43,7 @@ def read(*flags: str, **environment: str) -> Settings:
         ("--status-port=8080", "--status-port: 8080 is already --http-port"),
         ("--health-port=8080", "--health-port: 8080 is already --http-port"),
         ("--status-port=8081", "--status-port: 8081 is already --health-port"),
+        ("--status-port=8090", "--status-port: the page asks for a token; name its file with --status-token-file, or"),
         ("--status-token-file=/nowhere/token", "--status-token-file: no such file"),
         ("--status-host=http://holdfast.example", "--status-host: must be a host name"),
         ("--status-host=a b", "--status-host: must be a host name"),

@@ -25,6 +25,9 @@
 {{- end -}}
 {{- if $port -}}{{- $_ := set $taken (toString $port) (first $next) -}}{{- end -}}
 {{- end -}}
+{{- if and $settings.statusPort (not $settings.statusTokenFile) (not $settings.statusOpen) -}}
+{{- fail "--status-port: the page asks for a token; name its file with --status-token-file, or set --status-open if every client of the port may read it" -}}
+{{- end -}}
 {{- range $settings.podMonitorLabel -}}
 {{- if hasPrefix "holdfast.dev/" . -}}
 {{- $remedy := "choose another one; label NAME=VALUE of every PodMonitor, by which Prometheus selects them; may be repeated" -}}

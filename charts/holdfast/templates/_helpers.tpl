@@ -177,3 +177,32 @@ app.kubernetes.io/component: prometheus
   resources: [events]
   verbs: [create]
 {{- end }}
+
+{{- /* The privileges that pod templates may use, as a list. */ -}}
+{{- define "holdfast.granted" -}}
+{{- $granted := .Values.settings.allowTemplate -}}
+{{- range .Values.extraArgs -}}
+{{- if hasPrefix "--allow-template=" . -}}{{- $granted = append $granted (trimPrefix "--allow-template=" .) -}}{{- end -}}
+{{- end -}}
+{{- toJson $granted -}}
+{{- end }}
+
+{{- /* By privilege: what holds of pods that do not use it, as an expression of the admission policy. */ -}}
+{{- define "holdfast.withoutPrivilege" -}}
+hostNetwork: >-
+  (!variables.pod.?hostNetwork.orValue(false)
+  && variables.containers.all(each, each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)))
+hostPID: "!variables.pod.?hostPID.orValue(false)"
+hostIPC: "!variables.pod.?hostIPC.orValue(false)"
+hostPath: variables.pod.?volumes.orValue([]).all(volume, !has(volume.hostPath))
+hostProcess: >-
+  (!variables.pod.?securityContext.?windowsOptions.?hostProcess.orValue(false)
+  && variables.containers.all(each, !each.?securityContext.?windowsOptions.?hostProcess.orValue(false)))
+privileged: >-
+  variables.containers.all(each, !each.?securityContext.?privileged.orValue(false)
+  && each.?securityContext.?capabilities.?add.orValue([]).size() == 0
+  && each.?securityContext.?procMount.orValue('Default') == 'Default')
+serviceAccountName: >-
+  (!variables.pod.?automountServiceAccountToken.orValue(true)
+  && variables.pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners)
+{{- end }}

@@ -172,6 +172,7 @@ class Settings(BaseModel):
     status_token_file: Path | None = Field(
         None, description="file with the token of the status page; read at each request"
     )
+    status_open: bool = Field(False, description="show the status page without a token to every client of its port")
     status_host: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(
         (),
         description="allowed host name of the status page, in addition to IP addresses and localhost; may be repeated",
@@ -212,6 +213,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _page_is_safe(self) -> Self:
+        if self.status_port and self.status_token_file is None and not self.status_open:
+            raise ValueError(
+                "--status-port: the page asks for a token; name its file with --status-token-file, or set "
+                "--status-open if every client of the port may read it"
+            )
         if self.status_token_file is not None and not Token(self.status_token_file).usable:
             least = f"{LEAST_TOKEN_CHARACTERS} characters"
             raise ValueError(f"--status-token-file: must hold at least {least}, such as `openssl rand -hex 24` prints")

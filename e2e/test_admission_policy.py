@@ -1,0 +1,189 @@
+"""What the API server refuses of the operator's account, whatever RBAC allows it.
+
+python -m e2e.cluster run -- python -m pytest e2e/test_admission_policy.py -m cluster
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from e2e import stack
+from e2e.kubectl import Json, Kubectl, KubectlError
+
+pytestmark = pytest.mark.cluster
+
+_OPERATOR = f"--as=system:serviceaccount:{stack.NAMESPACE}:holdfast"
+_SYSTEM = "kube-system"
+_OWNER = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "LLMService", "name": "chat", "uid": "0-0"}
+
+
+def tried(place: Kubectl, *arguments: str, stdin: str | None = None) -> str:
+    """What the operator's account is told; empty where it may. Nothing is written."""
+    try:
+        place.run(*arguments, "--dry-run=server", _OPERATOR, stdin=stdin)
+    except KubectlError as error:
+        return str(error)
+    return ""
+
+
+def created(place: Kubectl, manifest: Json) -> str:
+    return tried(place, "create", "--filename", "-", stdin=json.dumps(manifest))
+
+
+def applied(place: Kubectl, manifest: Json) -> str:
+    return tried(place, "apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=json.dumps(manifest))
+
+
+def deployment() -> Json:
+    """As the operator writes it for the LLMService chat."""
+    pod = {
+        "serviceAccountName": "chat",
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "vllm", "image": "vllm", "ports": [{"containerPort": 8000}]}],
+        "volumes": [{"name": "shm", "emptyDir": {}}],
+    }
+    labels = {"of": "chat"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat-l40s", "ownerReferences": [_OWNER]},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def changed(change: Callable[[Json], Any]) -> Json:
+    manifest = copy.deepcopy(deployment())
+    change(manifest)
+    return manifest
+
+
+def _pod(**fields: Any) -> Json:
+    return changed(lambda made: made["spec"]["template"]["spec"].update(fields))
+
+
+def _engine(**fields: Any) -> Json:
+    return changed(lambda made: made["spec"]["template"]["spec"]["containers"][0].update(fields))
+
+
+def _account(**fields: Any) -> Json:
+    made = {"apiVersion": "v1", "kind": "ServiceAccount", "automountServiceAccountToken": False, **fields}
+    return {**made, "metadata": {"name": "chat", "ownerReferences": [_OWNER]}}
+
+
+_HELPER = {"name": "helper", "image": "vllm"}
+_NO_PODS = "writes no pods that use "
+REFUSED = {
+    "no owner": (changed(lambda made: made["metadata"].pop("ownerReferences")), "objects of LLMServices"),
+    "another owner": (
+        changed(lambda made: made["metadata"]["ownerReferences"][0].update(apiVersion="apps/v1")),
+        "objects of LLMServices",
+    ),
+    "another account": (_pod(serviceAccountName="builder"), _NO_PODS + "serviceAccountName"),
+    "a token": (_pod(automountServiceAccountToken=True), _NO_PODS + "serviceAccountName"),
+    "a token by default": (
+        changed(lambda made: made["spec"]["template"]["spec"].pop("automountServiceAccountToken")),
+        _NO_PODS + "serviceAccountName",
+    ),
+    "the node's network": (_pod(hostNetwork=True), _NO_PODS + "hostNetwork"),
+    "a port of the node": (_engine(ports=[{"containerPort": 80, "hostPort": 80}]), _NO_PODS + "hostNetwork"),
+    "the node's processes": (_pod(hostPID=True), _NO_PODS + "hostPID"),
+    "the node's memory": (_pod(hostIPC=True), _NO_PODS + "hostIPC"),
+    "the node's files": (_pod(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), _NO_PODS + "hostPath"),
+    "a privileged engine": (_engine(securityContext={"privileged": True}), _NO_PODS + "privileged"),
+    "a privileged first container": (
+        _pod(initContainers=[{**_HELPER, "securityContext": {"privileged": True}}]),
+        _NO_PODS + "privileged",
+    ),
+    "a capability": (_engine(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), _NO_PODS + "privileged"),
+    "an account with a token": (_account(automountServiceAccountToken=True), "ServiceAccounts without a token"),
+}
+
+
+@pytest.fixture(scope="module")
+def others(operator: None, place: Kubectl) -> Kubectl:
+    """Objects of somebody else, and a pod that Holdfast may mark."""
+    place.create(
+        [
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}, "data": {"key": "value"}},
+            changed(lambda made: made["metadata"].pop("ownerReferences")),
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [_HELPER]}},
+        ]
+    )
+    place.wait_until(lambda: _told_of(place, "configmap", "theirs") != "", 60, "the policy")
+    return place
+
+
+def _told_of(place: Kubectl, kind: str, name: str, change: Json | None = None, *more: str) -> str:
+    patch = json.dumps(change or {"metadata": {"labels": {"of": "other"}}})
+    return tried(place, "patch", kind, name, "--type", "merge", "--patch", patch, *more)
+
+
+@pytest.mark.parametrize("manifest", [deployment(), _account()], ids=["deployment", "account"])
+def test_what_belongs_to_an_llmservice_is_accepted(others: Kubectl, manifest: Json) -> None:
+    other = {**manifest, "metadata": {**manifest["metadata"], "name": "chat-other"}}
+    assert created(others, other) == ""
+
+
+@pytest.mark.parametrize("attempt", REFUSED)
+def test_the_account_of_the_operator_writes_nothing_else(others: Kubectl, attempt: str) -> None:
+    manifest, told = REFUSED[attempt]
+    other = {**manifest, "metadata": {**manifest["metadata"], "name": "chat-other"}}
+    refusal = created(others, other)
+    assert "ValidatingAdmissionPolicy 'holdfast'" in refusal, refusal
+    assert told in refusal
+
+
+def test_objects_of_others_are_neither_changed_nor_deleted(others: Kubectl) -> None:
+    taken = {"metadata": {"ownerReferences": [_OWNER]}}
+    for kind, name in (("configmap", "theirs"), ("deployment", "chat-l40s")):
+        assert "writes objects of LLMServices" in _told_of(others, kind, name)
+        assert "changes and deletes objects of LLMServices" in _told_of(others, kind, name, taken)
+        assert "changes and deletes objects of LLMServices" in tried(others, "delete", kind, name)
+
+
+def test_of_others_deployments_only_the_size_is_written(others: Kubectl) -> None:
+    assert _told_of(others, "deployment", "chat-l40s", {"spec": {"replicas": 2}}, "--subresource=scale") == ""
+
+
+def test_of_pods_only_labels_and_annotations_are_written(others: Kubectl) -> None:
+    marked = {"metadata": {"name": "pod", "labels": {"of": "chat"}, "annotations": {"of": "chat"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", **marked}
+    assert applied(others, pod) == ""
+    assert "labels and annotations of pods only" in applied(others, {**pod, "spec": {"activeDeadlineSeconds": 9}})
+
+
+def test_nothing_is_written_in_a_system_namespace(others: Kubectl) -> None:
+    system = Kubectl(_SYSTEM)
+    for manifest in (deployment(), _account()):
+        assert "nothing in system namespaces" in created(system, manifest)
+    (found, *_) = system.items("configmaps")
+    assert "nothing in system namespaces" in tried(system, "delete", "configmap", found["metadata"]["name"])
+
+
+def test_an_llmservice_in_a_system_namespace_says_where_it_may_be(others: Kubectl) -> None:
+    system = Kubectl(_SYSTEM)
+    system.apply(stack.small_service("misplaced"))
+    try:
+        told = system.wait_for("llms", "misplaced", _names_the_policy, 60, "a condition that names the policy")
+        assert "move the LLMService, or name the namespace in watchNamespaces" in json.dumps(told["status"])
+        assert not system.items("deployments", "holdfast.dev/service=misplaced")
+    finally:
+        system.delete("llms", "misplaced")
+
+
+def test_any_other_account_is_asked_nothing(others: Kubectl) -> None:
+    others.run("label", "configmap", "theirs", "of=other", "--dry-run=server")
+
+
+def _names_the_policy(found: Json) -> bool:
+    conditions = found.get("status", {}).get("conditions", [])
+    return any(each["reason"] == "ApplyFailed" and "system namespaces" in each["message"] for each in conditions)
