@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -82,9 +83,10 @@ def forget_restarts(api: ApiClient) -> None:
     for name in often_restarted(insist(lambda: api.get(pods))["items"]):
         insist(partial(api.delete, f"{pods}/{name}"))
     deadline = time.monotonic() + patient(_RENEWAL_SECONDS)
-    while not _are_new(insist(lambda: api.get(pods))["items"]):
+    while others := [pod for pod in insist(lambda: api.get(pods))["items"] if not _is_new(pod)]:
         if time.monotonic() > deadline:
-            raise TimeoutError("the operators and Prometheus are not Ready")
+            told = {pod["metadata"]["name"]: pod["status"] for pod in others}
+            raise TimeoutError(f"operators or Prometheus are not Ready: {json.dumps(told)}")
         time.sleep(0.25)
 
 
@@ -97,8 +99,8 @@ def _restarts(pod: Json) -> int:
     return max((each["restartCount"] for each in pod["status"].get("containerStatuses", ())), default=0)
 
 
-def _are_new(pods: Sequence[Json]) -> bool:
-    return not often_restarted(pods) and all(condition(pod, "Ready").get("status") == "True" for pod in pods)
+def _is_new(pod: Json) -> bool:
+    return not often_restarted([pod]) and condition(pod, "Ready").get("status") == "True"
 
 
 def bring_about(acts: Sequence[tuple[Fault, Act]]) -> list[Harm]:
