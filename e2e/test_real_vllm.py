@@ -20,6 +20,7 @@ from e2e.vllm import image
 from e2e.vllm.bench import Bench, Load
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
+from holdfast.observe.failure_words import explained
 
 # One test has all that the two runs of the benchmark wait for.
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(2700)]
@@ -80,6 +81,20 @@ def tiny(operator: None, vllm: Environment, claim: str, place: Kubectl) -> Json:
 
 
 @pytest.fixture(scope="module")
+def last_words(tiny: Json, claim: str, place: Kubectl) -> Json:
+    """How an engine ended whose KV cache holds no request; its pod is removed then."""
+    failing = _service(claim)
+    failing["metadata"]["name"] = "failing"
+    failing["spec"]["engine"]["args"].append("--num-gpu-blocks-override=1")
+    place.apply(failing)
+    try:
+        place.wait_until(lambda: bool(_ended(place)), _READY_SECONDS, "the end of the engine", poll_seconds=1)
+        return _ended(place)[0]
+    finally:
+        place.delete("llms", "failing", wait=False)
+
+
+@pytest.fixture(scope="module")
 def story(tiny: Json, vllm: Environment, place: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Two runs of the benchmark: one while a replica comes, one while it goes."""
 
@@ -130,6 +145,15 @@ def test_a_real_engine_runs_without_privileges(tiny: Json, place: Kubectl) -> No
     assert pod["spec"]["securityContext"]["runAsNonRoot"]
     assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
     assert place.execute(pod["metadata"]["name"], "id", "-u").strip() == "2000"
+
+
+def test_the_operator_is_told_why_a_real_engine_ends_while_it_starts(last_words: Json) -> None:
+    assert last_words["exitCode"] == 1
+    # The log's own last lines, which the kubelet would show, hold a part of the API server's traceback.
+    assert "Traceback" not in last_words["message"]
+    _, words = explained("CrashLoopBackOff", last_words["message"], {"name": "failing", "namespace": "llm"})
+    assert words.startswith("ValueError: No available memory for the cache blocks")
+    assert words.endswith("or use GPUs with more memory or a higher accelerators[].count")
 
 
 def test_prometheus_scrapes_the_metrics_of_vllm_with_our_labels(story: Story, place: Kubectl) -> None:
@@ -194,6 +218,14 @@ def test_the_time_per_token_of_a_real_engine_follows_a_lowered_bound(tiny: Json,
             wide = max(wide, streams.least_tpot_seconds(36, enough=0.0))
     print(f"mean TPOT {wide * 1000:.1f} ms before, {few * 1000:.1f} ms with two sequences at a time")
     assert few < 0.8 * wide
+
+
+def _ended(place: Kubectl) -> list[Json]:
+    """How the engines of the failing service ended."""
+    pods = place.items("pods", "holdfast.dev/service=failing")
+    engines = [each for pod in pods for each in pod["status"].get("containerStatuses", ()) if each["name"] == "vllm"]
+    states = [state for each in engines for state in (each["state"], each.get("lastState", {}))]
+    return [state["terminated"] for state in states if "terminated" in state]
 
 
 def _without_bound(limits: Json) -> Json:

@@ -11,14 +11,18 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
+import multiprocessing.process
 import os
 import re
 import secrets
 import signal
 import socket
 import sys
-from collections.abc import Collection, Sequence
-from typing import NoReturn
+import time
+import traceback
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NoReturn
 
 UNSUPPORTED_IMAGE = 64  # exit status: the image holds no engine, or one that is too old
 UNSUPPORTED_ENGINE = 65  # exit status: the engine would run without its Python server
@@ -39,6 +43,12 @@ PLUGIN_SCHEDULER = "--scheduler-cls=holdfast_engine."
 OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
 # What to start vLLM with instead where it is no release that the plugin knows.
 PLAIN_FLAGS_VARIABLE = "HOLDFAST_FLAGS_WITHOUT_PLUGIN"
+# Of a log the kubelet keeps the last 2048 bytes, and there vLLM's API server only says "See root cause above" in a
+# traceback twice as long. What is written to this file, 4096 bytes at most, takes their place.
+TERMINATION_LOG = os.environ.get("HOLDFAST_TERMINATION_LOG", "/dev/termination-log")
+MOST_BYTES, MOST_CHARACTERS, MOST_EXCEPTIONS = 4000, 1000, 6
+# A process that has logged an exception so shortly before it ends has ended of it: vLLM's workers do not raise theirs.
+RECENT_SECONDS = 60.0
 # The emulator serves the readiness path and closes connections by itself.
 UNKNOWN_TO_EMULATOR = frozenset({"--middleware"})
 
@@ -223,7 +233,8 @@ def run(module: str, argv: list[str]) -> NoReturn:
     """Become the command line `argv`, whose `main` stands in `module`."""
     sys.argv = argv
     say("starting " + " ".join(argv[:3]))
-    sys.exit(importlib.import_module(module).main())
+    with LAST_WORDS.of_this_process():
+        sys.exit(importlib.import_module(module).main())
 
 
 def refuse(message: str, status: int = UNSUPPORTED_IMAGE) -> NoReturn:
@@ -237,6 +248,79 @@ def say(message: str) -> None:
     print("holdfast launcher: " + message, file=sys.stderr, flush=True)  # noqa: T201
 
 
-# vLLM starts its processes by spawn, and each of them imports this file again.
+class LastWords:
+    """Writes the exceptions of which the engine's processes end to the termination log, without their frames.
+
+    The first process that ends writes first, which is the one with the cause, and there is no room for all.
+    """
+
+    def __init__(self) -> None:
+        self._logged, self._logged_at = "", 0.0
+
+    def follow(self) -> None:
+        """Note what this process logs, and write at the end of each process that it starts by fork."""
+        make_record, run_process = logging.getLogRecordFactory(), multiprocessing.process.BaseProcess.run
+
+        def noted(*given: Any, **named: Any) -> logging.LogRecord:
+            record = make_record(*given, **named)
+            if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:
+                self._logged, self._logged_at = exceptions_of(record.exc_info[1]), time.monotonic()
+            return record
+
+        def told(process: multiprocessing.process.BaseProcess) -> None:
+            with self.of_this_process():
+                run_process(process)
+
+        logging.setLogRecordFactory(noted)
+        multiprocessing.process.BaseProcess.run = told  # type: ignore[assignment, method-assign]
+
+    @contextlib.contextmanager
+    def of_this_process(self) -> Iterator[None]:
+        """Write once what was run has ended, unless it has ended well."""
+        try:
+            yield
+        except SystemExit as ending:
+            if ending.code:
+                self._write_logged()
+            raise
+        except Exception as error:
+            write_last_words(exceptions_of(error))
+            raise
+        self._write_logged()
+
+    def _write_logged(self) -> None:
+        if time.monotonic() - self._logged_at < RECENT_SECONDS:
+            write_last_words(self._logged)
+
+
+LAST_WORDS = LastWords()
+
+
+def exceptions_of(error: BaseException) -> str:
+    """The exceptions that led to this one and itself, the first one first."""
+    found: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in found and len(found) < MOST_EXCEPTIONS:
+        found.insert(0, at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    texts = ("".join(traceback.format_exception_only(type(each), each)).strip() for each in found)
+    return "\n".join(text[:MOST_CHARACTERS] for text in texts)
+
+
+def write_last_words(text: str) -> None:
+    """Add them to the termination log, each line with the process as in vLLM's log, as far as there is room."""
+    place = f"({multiprocessing.current_process().name} pid={os.getpid()}) "
+    lines = "".join(f"{place}{line}\n" for line in text.splitlines()).encode()
+    try:
+        log = os.open(TERMINATION_LOG, os.O_WRONLY | os.O_APPEND)  # the kubelet has made it
+    except OSError:
+        return  # Kubernetes shows the last lines of the log instead
+    with os.fdopen(log, "ab") as file:
+        file.write(lines[: max(0, MOST_BYTES - os.fstat(log).st_size)])
+
+
+# vLLM starts its processes by fork or by spawn, and each of the latter imports this file again.
+if __name__ in ("__main__", "__mp_main__"):
+    LAST_WORDS.follow()
 if __name__ == "__main__":
     main(sys.argv[1:])
