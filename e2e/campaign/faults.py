@@ -80,10 +80,13 @@ def forget_restarts(api: ApiClient) -> None:
     Nobody kills a pod of a real cluster each minute, and after ten quiet minutes the kubelet forgets.
     """
     pods = f"/api/v1/namespaces/{stack.NAMESPACE}/pods"
-    for name in often_restarted(insist(lambda: api.get(pods))["items"]):
-        insist(partial(api.delete, f"{pods}/{name}"))
+    replaced: set[str] = set()
     deadline = time.monotonic() + patient(_RENEWAL_SECONDS)
     while others := [pod for pod in insist(lambda: api.get(pods))["items"] if not _is_new(pod)]:
+        # One that was stopped in the last schedule may end only now.
+        for name in {*often_restarted(others)} - replaced:
+            insist(partial(api.delete, f"{pods}/{name}"))
+            replaced.add(name)
         if time.monotonic() > deadline:
             told = {pod["metadata"]["name"]: pod["status"] for pod in others}
             raise TimeoutError(f"operators or Prometheus are not Ready: {json.dumps(told)}")
