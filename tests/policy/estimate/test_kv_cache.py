@@ -41,10 +41,31 @@ def test_a_cache_that_fills_asks_for_replicas_before_it_is_full() -> None:
 
 def test_growth_counts_more_than_what_is_held() -> None:
     """Two caches that will hold as much: the one that grows needs more room."""
-    held, growing = KvCache(150_000.0, 0.001, 60.0, NOW), KvCache(100_000.0, 50_000.0 / LEAD, 60.0, NOW)
+    longer = KvCache(stay_seconds=60.0, counted_at=NOW, each_tokens=900.0, usual_tokens=600.0, running=100.0)
+    held = replace(longer, tokens=150_000.0, tokens_per_second=0.001)
+    growing = replace(longer, tokens=100_000.0, tokens_per_second=50_000.0 / LEAD)
     assert held.peak_tokens(LEAD) == pytest.approx(growing.peak_tokens(LEAD), rel=1e-3)
     assert held.replicas(LEAD, 100_000.0) == 2
     assert growing.replicas(LEAD, 100_000.0) == 3
+
+
+def test_more_requests_that_are_as_long_as_before_are_the_business_of_the_forecast() -> None:
+    """Three times as many run within two minutes; then the same requests hold twice as much."""
+    memory = KvCache()
+    for at in range(85):
+        running = 100.0 + 200.0 * min(1.0, at / 24)
+        each = 200.0 if at < 60 else 200.0 + 200.0 * (at - 60) / 24
+        counts = {"kv_usage": running * each / 200_000.0, "engines": 2, "running": running, "waiting": 0.0}
+        memory = watch_kv_cache(memory, judge(traffic(4.0, **counts)), KV, NOW + 5.0 * at)
+        if at < 60:
+            assert memory.replicas(LEAD, 100_000.0) == 0
+    assert memory.replicas(LEAD, 100_000.0) >= 2
+
+
+@pytest.mark.parametrize(("running", "longer"), [(4.0, False), (400.0, True)])
+def test_of_few_requests_chance_makes_some_hold_more(running: float, longer: bool) -> None:
+    seen = KvCache(each_tokens=1_300.0, usual_tokens=1_000.0, running=running)
+    assert seen.is_longer is longer
 
 
 @pytest.mark.parametrize("usage", [0.3, 0.97])
@@ -63,10 +84,11 @@ def test_the_tokens_of_short_answers_do_not_grow_for_long() -> None:
 
 
 def test_what_waits_for_a_full_cache_counts_but_no_backlog() -> None:
-    ramp = [0.2 + 0.03 * at for at in range(20)]
-    calm, waiting, crowd = (followed(*ramp, waiting=waits) for waits in (0.0, 200.0, 4000.0))
-    assert waiting.tokens == pytest.approx(1.5 * calm.tokens)
-    assert crowd == KvCache()
+    for usage, counted in ((0.9, 1.5), (0.5, 1.0)):
+        calm, waiting, crowd = (followed(*[usage] * 20, waiting=waits) for waits in (0.0, 200.0, 4000.0))
+        assert waiting.tokens == pytest.approx(counted * calm.tokens)
+        assert crowd.counted_at is None
+        assert crowd.replicas(LEAD, 100_000.0) == 0
 
 
 def test_without_the_size_of_the_cache_nothing_is_asked_for() -> None:
@@ -99,7 +121,7 @@ def test_the_size_follows_the_cache_with_a_reason_of_its_own() -> None:
     assert 0.1 + 0.02 * decisions.index(raised) < FULL
 
 
-def test_doubtful_metrics_start_it_anew() -> None:
+def test_doubtful_metrics_start_it_anew_and_forget_not_what_is_usual() -> None:
     known = followed(0.2, 0.4, 0.6)
     stale = judge(replace(traffic(4.0, kv_usage=0.9, engines=2), state=SignalState.STALE))
-    assert watch_kv_cache(known, stale, KV, NOW + 60.0) == KvCache()
+    assert watch_kv_cache(known, stale, KV, NOW + 60.0) == KvCache(usual_tokens=known.usual_tokens)
