@@ -29,7 +29,7 @@ def test_a_step_of_three_times_the_load_is_followed_within_one_tick_of_the_first
 
 
 def test_after_the_load_has_fallen_replicas_go_within_about_a_drain_and_a_lead_time() -> None:
-    cluster = FluidCluster(CHAT, steps((0, 24.0), (300, 8.0)), ONE).run(300)
+    cluster = FluidCluster(CHAT, steps((0, 24.0), (300, 8.0)), ONE, plugin=True).run(300)
     high = cluster.replicas()
     hold = 30.0 + 45.0
     cluster.run(hold)
@@ -37,6 +37,18 @@ def test_after_the_load_has_fallen_replicas_go_within_about_a_drain_and_a_lead_t
     cluster.run(75)
     assert cluster.replicas() <= (high + 1) // 2
     assert cluster.attainment(60, 450) >= 0.99
+
+
+def test_without_the_plugin_they_stay_for_eight_times_as_long_for_the_load_may_return() -> None:
+    cluster = FluidCluster(CHAT, steps((0, 24.0), (300, 8.0), (700, 24.0), (900, 8.0)), ONE).run(690)
+    assert cluster.replicas() >= 6
+    told = cluster.last().verdict
+    assert told.reason == "DownHold"
+    assert "if they come back" in told.message
+    cluster.run(190)
+    assert cluster.attainment(690, 880) >= 0.99
+    cluster.run(900)
+    assert cluster.replicas() <= 3
 
 
 def test_a_ramp_is_followed_ahead_of_time() -> None:

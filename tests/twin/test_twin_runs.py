@@ -211,7 +211,7 @@ def test_faults_cost_requests_and_end(kind: str, tmp_path: Path) -> None:
 
 def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: Path) -> None:
     content = small_scenario()
-    content["duration"] = "25m"
+    content["duration"] = "35m"
     content["services"][0]["workload"]["arrivals"]["poisson"] = [
         {"at": "0s", "rps": 6},
         {"at": "5m", "rps": 120},
@@ -222,7 +222,7 @@ def test_the_controllers_own_policy_follows_a_step_and_lets_go_again(tmp_path: P
     ready = dict(zip(sizes.at, sizes.ready, strict=True))
     assert ready[290.0] == 1
     assert max(sizes.ready) >= 3
-    assert ready[1490.0] < max(sizes.ready)
+    assert ready[2090.0] < max(sizes.ready)
     assert run.changes[0].reason == "ForecastAboveCapacity"
     assert 300.0 < run.changes[0].at <= 345.0
 

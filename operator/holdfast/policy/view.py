@@ -82,6 +82,7 @@ class View:
     hold_seconds: float
     considered: tuple[Option, ...]
     chosen: Option
+    return_seconds: float = 0.0
     scheduled: ScheduledMinimums = NO_SCHEDULED_MINIMUMS
     allocation: Allocation | None = None
     slumber: Slumber = Slumber.AWAKE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -13,7 +14,17 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.snapshot import Timing
 from holdfast.policy.estimate.cold_start import ColdStarts, lead_seconds, watch_cold_starts
-from holdfast.policy.estimate.demand import Peaks, affordable_replicas, backlog, demand_rps, remember_peak, replicas_for
+from holdfast.policy.estimate.demand import (
+    SAME_LEVEL,
+    Peaks,
+    affordable_replicas,
+    backlog,
+    demand_rps,
+    remember_level,
+    remember_peak,
+    replicas_for,
+    return_seconds,
+)
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.health.replicas import Group, group_replicas
 from holdfast.policy.settings import PolicySettings
@@ -68,6 +79,35 @@ def test_doubtful_metrics_begin_the_hold_time_anew_and_forget_no_peak() -> None:
     peaks = remember_peak(peaks, expecting(5.0), 5.0, NOW + 20.0, 60.0, False)
     assert peaks.covered_seconds(NOW + 20.0) == 0.0
     assert peaks.rate_rps == 30.0
+
+
+def test_a_level_that_went_is_remembered_until_it_is_not_expected_back() -> None:
+    peaks = Peaks()
+    for index, rate in enumerate((10.0, 30.0, 29.7, 20.0, 5.0, 5.0)):
+        at = NOW + 10.0 * index
+        peaks = remember_level(peaks, rate, at, 40.0)
+        assert len(peaks.levels) <= 3
+    assert peaks.level_rps == 30.0  # of 20 s ago too: 29.7 is about the same
+    assert remember_level(peaks, 5.0, NOW + 70.0, 40.0).level_rps == 20.0
+    assert remember_level(peaks, 5.0, NOW + 70.0, 0.0).level_rps == 0.0
+
+
+@given(st.lists(st.floats(0.0, 1e6), max_size=80))
+def test_few_levels_are_remembered_and_none_is_lower_than_what_came(rates: list[float]) -> None:
+    peaks = Peaks()
+    for index, rate in enumerate(rates):
+        peaks = remember_level(peaks, rate, NOW + index, 1e6)
+    levels = [level for _, level in peaks.levels]
+    assert levels == sorted(set(levels), reverse=True)
+    assert all(low < SAME_LEVEL * high for high, low in itertools.pairwise(levels))
+    assert peaks.level_rps == max(rates, default=0.0)
+
+
+def test_a_load_is_expected_back_for_eight_times_what_a_removed_replica_is_away_and_an_hour_at_most() -> None:
+    assert return_seconds(hold=100.0, cycle=100.0, fast_loop=False) == 800.0
+    assert return_seconds(hold=1600.0, cycle=100.0, fast_loop=False) == 1600.0
+    assert return_seconds(hold=900.0, cycle=900.0, fast_loop=False) == 3600.0
+    assert return_seconds(hold=100.0, cycle=100.0, fast_loop=True) == 0.0
 
 
 def test_the_lead_time_is_seeing_deciding_and_starting() -> None:

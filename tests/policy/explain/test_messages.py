@@ -419,7 +419,7 @@ def lagging_again(reason: Reason = Reason.ENGINE_LAGGING, **more: object) -> Vie
 
 def filling(**more: object) -> View:
     """Replicas whose cache will be full within the lead time."""
-    known = KvCache(350_000.0, 4_000.0, 90.0, NOW)
+    known = KvCache(350_000.0, 4_000.0, 90.0, NOW, each_tokens=1_500.0, usual_tokens=800.0, running=230.0)
     found = view(learned=Learned(45.0, kv_cache=known), **more)
     belief = replace(found.chosen.belief, facts=EngineFacts(kv_tokens=100_000.0))
     return replace(found, chosen=replace(found.chosen, belief=belief))
@@ -691,6 +691,14 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "hold, a trickle": (verdict, view(group=running(2), **needing(2), **load(0.004, q=0.9))),
     "hold, not long enough": (verdict, view(**needing(2), peaks=Peaks(((NOW, 5.0),), NOW - 30.0))),
     "hold, a peak": (verdict, view(**needing(2), peaks=Peaks(((NOW, 19.0),), NOW - 3600.0))),
+    "hold, a load that may return": (
+        verdict,
+        view(
+            **needing(2),
+            peaks=Peaks(((NOW, 9.0),), NOW - 3600.0, ((NOW - 900.0, 19.0),)),
+            return_seconds=1000.0,
+        ),
+    ),
     "hold, most hang": (verdict, hanging(3, 4, doubted=True, **needing(2))),
     "hold, burning": (verdict, missed(**needing(2))),
     "hold, flapping": (verdict, view(**needing(2), flapping=Flapping(True, (NOW - 9.0, NOW - 5.0)))),

@@ -192,7 +192,7 @@ def test_a_floor_that_is_raised_takes_no_spot_replica_before_the_regular_ones_se
 
 
 def test_when_load_falls_spot_goes_and_the_floor_stays() -> None:
-    cluster = FluidCluster(CHAT.with_on_demand(2), steps((0, 24.0), (200, 2.0)), RATES).run(200)
+    cluster = FluidCluster(CHAT.with_on_demand(2), steps((0, 24.0), (200, 2.0)), RATES, plugin=True).run(200)
     assert cluster.replicas("h100-spot") >= 4
     cluster.run(300)
     assert running(cluster) == (0, 2)

@@ -17,6 +17,7 @@ from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.replica_capacity import Correction
+from holdfast.policy.estimate.scale_to_zero import Slumber
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
@@ -59,6 +60,11 @@ KNOWN = Correction(NormalBelief(deviation=0.1), NormalBelief(deviation=0.1), loo
 A_GUESS = Correction(NormalBelief(deviation=1.2))
 """What nobody has measured yet."""
 
+CAME_LATELY = view(peaks=Peaks(((NOW, 5.0),), NOW - 3600.0, ((NOW - 900.0, 14.0), (NOW, 5.0))), return_seconds=1000.0)
+"""Three replicas carry what came a quarter of an hour ago: 630 requests within a lead time."""
+FOR_A_MONTH = view(of=CHAT.with_window(30 * 86_400.0)).service
+SPENT = SloState(0.99, 0.0, False, False, 5.0 * 30 * 86_400.0)
+
 # guard, what it sees, how it bounds down (4 -> 2) and up (4 -> 6); None: no objection
 TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.prediction_is_finite, view(), None, None),
@@ -84,6 +90,12 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 5.0),), NOW - 74.0)), 4, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 14.0),), NOW - 3600.0)), 3, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 99.0),), NOW - 3600.0)), 4, None),
+    (guards.no_load_returns, view(), None, None),
+    (guards.no_load_returns, CAME_LATELY, 3, None),
+    (guards.no_load_returns, replace(CAME_LATELY, slumber=Slumber.ASLEEP), None, None),
+    (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH), None, None),
+    (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH, slo=SPENT), 3, None),
+    (guards.no_load_returns, replace(CAME_LATELY, forecast=None), None, None),
     (guards.direction_is_steady, view(flapping=Flapping(True, (NOW - 9.0, NOW - 5.0))), 4, None),
     (guards.direction_is_steady, view(flapping=Flapping(True, (NOW - 99.0, NOW - 5.0))), None, None),
     (guards.accelerators_can_be_had, view(group=SHORT), None, 4),

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from holdfast.domain.value import value
 from holdfast.policy.estimate.forecast import Forecast
 
 MOST_REPLICAS = 1_000_000
 
+RETURN_CYCLES, MOST_RETURN_SECONDS = 8.0, 3600.0
+"""For how long a load that went is expected to come back at once: so many times what a removed replica is away."""
+
+SAME_LEVEL = 0.98
+
 
 @value
 class Peaks:
     """The highest demands within the hold time, as (seconds, requests/s), newest last and strictly decreasing.
 
-    `since`: start of the current period without a gap in the metrics.
+    `levels`: likewise the levels of the arrivals that may come back. `since`: start of the current period without a gap
+    in the metrics.
     """
 
     highest: tuple[tuple[float, float], ...] = ()
     since: float | None = None
+    levels: tuple[tuple[float, float], ...] = ()
 
     @property
     def rate_rps(self) -> float:
         """Highest demand within the hold time, requests/s."""
         return self.highest[0][1] if self.highest else 0.0
+
+    @property
+    def level_rps(self) -> float:
+        """Highest level that may come back, requests/s."""
+        return self.levels[0][1] if self.levels else 0.0
 
     def covered_seconds(self, now: float) -> float:
         """Return for how long the metrics have had no gap."""
@@ -40,7 +53,22 @@ def remember_peak(
     rate = 0.0 if forecast is None or demand is None else max(forecast.releasable_rps, demand)
     retained = tuple(pair for pair in memory.highest if now - hold <= pair[0] <= now and pair[1] > rate)
     unbroken = fresh and forecast is not None and memory.since is not None and memory.since <= now
-    return Peaks((*retained, (now, rate)), memory.since if unbroken else now)
+    return Peaks((*retained, (now, rate)), memory.since if unbroken else now, memory.levels)
+
+
+def remember_level(memory: Peaks, level_rps: float, now: float, seconds: float) -> Peaks:
+    """Add a level that may come back for so long; it is the last one again where it is about the same."""
+    same = next((old for _, old in memory.levels if SAME_LEVEL * old <= level_rps <= old), level_rps)
+    retained = tuple(pair for pair in memory.levels if now - seconds <= pair[0] <= now and pair[1] > same)
+    return replace(memory, levels=(*retained, (now, same)) if seconds > 0.0 else ())
+
+
+def return_seconds(hold: float, cycle: float, fast_loop: bool) -> float:
+    """Return for how long a load that went is expected to come back before a removed replica is.
+
+    The fast loop keeps what can be kept of such a load. Without it, all requests that come until then are late.
+    """
+    return 0.0 if fast_loop else max(hold, min(RETURN_CYCLES * cycle, MOST_RETURN_SECONDS))
 
 
 def replicas_for(rate_rps: float, replica_rps: float) -> int:

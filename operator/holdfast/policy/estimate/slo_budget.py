@@ -103,6 +103,11 @@ class SloState:
     slow_burn: bool
     judged: float
 
+    def allowed_requests(self, slo: Slo, level_rps: float) -> float:
+        """Return how many requests may still be bad in a window at this level of arrivals; at least 0."""
+        bad = 0.0 if self.attainment is None else (1.0 - self.attainment) * self.judged
+        return max(0.0, slo.budget_share * max(self.judged, level_rps * slo.window_seconds) - bad)
+
     @property
     def burning(self) -> bool:
         """Whether any burn-rate alert fires."""

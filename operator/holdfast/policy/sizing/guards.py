@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.api.quantities import counted
+from holdfast.api.quantities import counted, format_rate
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
@@ -18,6 +18,9 @@ from holdfast.policy.view import Bound, View
 
 MOST_TURNS = 2
 """Changes of direction per lead time."""
+
+AFFORDABLE_SHARE = 0.05
+"""Share of the requests that may still be bad, which one return of an earlier load may make so."""
 
 
 @value
@@ -113,6 +116,22 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
         return None
     sentence = (
         f"the forecast peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s, and the size must cover that"
+    )
+    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
+
+
+def no_load_returns(proposal: Proposal) -> Bound | None:
+    """Without the fast loop all requests are late that come until a removed replica is back."""
+    view, level, lead = proposal.view, proposal.view.peaks.level_rps, proposal.view.learned.lead_seconds
+    needed = replicas_for(level, view.belief.rate_rps) + view.spare
+    if not proposal.lowers or view.asleep or needed <= proposal.after or view.forecast is None:
+        return None
+    if level * lead <= AFFORDABLE_SHARE * view.slo.allowed_requests(view.spec.slo, view.forecast.level_rps):
+        return None
+    sentence = (
+        f"{format_rate(level)} req/s came within the last {math.ceil(view.return_seconds / 60.0)} min; if they come "
+        f"back, those of the {lead:.0f} s until a replica starts take more than {AFFORDABLE_SHARE:.0%} of the error "
+        "budget that is left"
     )
     return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
 
@@ -254,6 +273,7 @@ PINS_OVERRULE: tuple[Guard, ...] = (
     nothing_starts,
     nothing_burns,
     held_long_enough,
+    no_load_returns,
     no_floor_is_near,
     direction_is_steady,
     accelerators_can_be_had,

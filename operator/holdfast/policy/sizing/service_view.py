@@ -45,10 +45,12 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     chosen_now = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
     choice = Choice(moves_to, judged_at=now) if moves_to else chosen_now
     hold = known.flapping.patience * cycle
+    returns = demand.return_seconds(hold, cycle, bool(learned.fast_loops.accelerators))
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
     carried_rps = _carried_rps(demand_rps, learned, chosen)
     trusted = seen.fresh and not _renewed(known, spec)
+    peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
     return View(
         service=service,
         now=now,
@@ -58,7 +60,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         others=others,
         starting=observed.starting,
         learned=learned,
-        peaks=demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted),
+        peaks=demand.remember_level(peaks, _lasting_rps(learned, now), now, returns),
         choice=choice,
         flapping=known.flapping,
         slo=learning.slo,
@@ -66,6 +68,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         backlog_requests=waiting,
         demand_rps=demand_rps,
         hold_seconds=hold,
+        return_seconds=returns,
         considered=considered,
         chosen=chosen,
         scheduled=scheduled,
@@ -79,6 +82,13 @@ def _carried_rps(demand_rps: float | None, learned: Learned, chosen: Option) -> 
     """The demand, or more where the KV cache fills: what replicas must be able to carry."""
     filling = learned.kv_cache.replicas(learned.lead_seconds, chosen.belief.facts.kv_tokens)
     return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
+
+
+def _lasting_rps(learned: Learned, now: float) -> float:
+    """The level of arrivals; 0 while it is so new that replicas could not have served it."""
+    arrivals = learned.arrivals
+    lasts = arrivals.line is not None and now - arrivals.steady_since >= learned.lead_seconds
+    return arrivals.line.level_rps if arrivals.line is not None and lasts else 0.0
 
 
 def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
