@@ -79,6 +79,19 @@ def _account(**fields: Any) -> Json:
     return {**made, "metadata": {"name": "chat", "ownerReferences": [_OWNER]}}
 
 
+def _job(**fields: Any) -> Json:
+    """As the operator writes it for an LLMBenchmark that tunes the service chat."""
+    made = deployment()
+    pod = {**made["spec"]["template"]["spec"], "restartPolicy": "Never", **fields}
+    owner = {**_OWNER, "kind": "LLMBenchmark", "name": "limits"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "limits", "ownerReferences": [owner]},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
 _HELPER = {"name": "helper", "image": "vllm"}
 _NO_PODS = "writes no pods that use "
 REFUSED = {
@@ -104,6 +117,8 @@ REFUSED = {
         _NO_PODS + "privileged",
     ),
     "a capability": (_engine(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), _NO_PODS + "privileged"),
+    "a Job with a token": (_job(automountServiceAccountToken=True), _NO_PODS + "serviceAccountName"),
+    "a Job on the node's network": (_job(hostNetwork=True), _NO_PODS + "hostNetwork"),
     "an account with a token": (_account(automountServiceAccountToken=True), "ServiceAccounts without a token"),
 }
 
@@ -127,8 +142,8 @@ def _told_of(place: Kubectl, kind: str, name: str, change: Json | None = None, *
     return tried(place, "patch", kind, name, "--type", "merge", "--patch", patch, *more)
 
 
-@pytest.mark.parametrize("manifest", [deployment(), _account()], ids=["deployment", "account"])
-def test_what_belongs_to_an_llmservice_is_accepted(others: Kubectl, manifest: Json) -> None:
+@pytest.mark.parametrize("manifest", [deployment(), _job(), _account()], ids=["deployment", "job", "account"])
+def test_what_belongs_to_holdfast_is_accepted(others: Kubectl, manifest: Json) -> None:
     other = {**manifest, "metadata": {**manifest["metadata"], "name": "chat-other"}}
     assert created(others, other) == ""
 

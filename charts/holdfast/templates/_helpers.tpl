@@ -202,7 +202,8 @@ privileged: >-
   variables.containers.all(each, !each.?securityContext.?privileged.orValue(false)
   && each.?securityContext.?capabilities.?add.orValue([]).size() == 0
   && each.?securityContext.?procMount.orValue('Default') == 'Default')
+# A Job that tunes runs as the service that it measures, which does not own it.
 serviceAccountName: >-
-  (!variables.pod.?automountServiceAccountToken.orValue(true)
-  && variables.pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners)
+  (!variables.pod.?automountServiceAccountToken.orValue(true) && (request.resource.resource == 'jobs'
+  || variables.pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners))
 {{- end }}
