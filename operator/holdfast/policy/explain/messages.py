@@ -172,14 +172,19 @@ def _load(view: View) -> str:
         return f"sized for {format_rate(wanted)} req/s {ahead} {known}"
     if wanted >= level:
         return f"{format_rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
-    lenient = f"(quantile {forecast.quantile:.2f}: error budget to spare)"
-    return f"{format_rate(level)} req/s arrive, sized for {format_rate(wanted)} req/s {ahead} {lenient}"
+    spare = (view.slo.budget_remaining or 0.0) > 0.0
+    lenient = f"(quantile {forecast.quantile:.2f}{': error budget to spare' if spare else ''})"
+    # While replicas start, less than what arrives may be sized for.
+    sized = max(wanted, min(level, view.demand_rps or 0.0))
+    return f"{format_rate(level)} req/s arrive, sized for {format_rate(sized)} req/s {ahead} {lenient}"
 
 
 def _is_queued(view: View) -> bool:
-    """Whether requests that wait ask for more than the forecast does."""
+    """Whether requests that wait ask for more than the forecast, or than what arrives, does."""
     forecast, demand_rps = view.forecast, view.demand_rps
-    return forecast is not None and demand_rps is not None and demand_rps > forecast.wanted_rps
+    if forecast is None or demand_rps is None or not view.backlog_requests > 0.0:
+        return False
+    return demand_rps > max(forecast.wanted_rps, forecast.level_rps)
 
 
 def _backlog(view: View) -> str:
