@@ -46,7 +46,7 @@ def test_growth_counts_more_than_what_is_held() -> None:
     growing = replace(longer, tokens=100_000.0, tokens_per_second=50_000.0 / LEAD)
     assert held.peak_tokens(LEAD) == pytest.approx(growing.peak_tokens(LEAD), rel=1e-3)
     assert held.replicas(LEAD, 100_000.0) == 2
-    assert growing.replicas(LEAD, 100_000.0) == 3
+    assert growing.replicas(LEAD, 100_000.0) == 4
 
 
 def test_more_requests_that_are_as_long_as_before_are_the_business_of_the_forecast() -> None:

@@ -22,7 +22,7 @@ LEVEL_SECONDS, TREND_SECONDS = 30.0, 90.0
 FULL = 0.8
 """Share of the cache that is planned for: replicas are not loaded alike, and the number of tokens varies."""
 
-GROWTH = 2.5
+GROWTH = 3.5
 """How often growth counts: longer answers grow ever faster, and new replicas relieve full ones late."""
 
 STAYS = 2.0
