@@ -54,8 +54,8 @@ def install(chart: pathlib.Path = CHART, **values: Any) -> None:
         "prometheus.image.repository": "holdfast.local/prometheus",
         "prometheus.image.tag": PROMETHEUS.version,
         "prometheus.scrapeInterval": "2s",
-        "settings.statusPort": STATUS_PORT,
-        "settings.statusOpen": "true",
+        # An earlier chart knows no open page, and this operator serves no other one without a token.
+        **({"settings.statusPort": STATUS_PORT, "settings.statusOpen": "true"} if chart == CHART else {}),
         **values,
     }
     settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
