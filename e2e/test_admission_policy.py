@@ -5,7 +5,6 @@ python -m e2e.cluster run -- python -m pytest e2e/test_admission_policy.py -m cl
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,7 @@ def deployment() -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "chat-l40s", "ownerReferences": [_OWNER]},
+        "metadata": {"name": "chat-l40s", "ownerReferences": [dict(_OWNER)]},
         "spec": {
             "replicas": 0,
             "selector": {"matchLabels": labels},
@@ -61,7 +60,7 @@ def deployment() -> Json:
 
 
 def changed(change: Callable[[Json], Any]) -> Json:
-    manifest = copy.deepcopy(deployment())
+    manifest = deployment()
     change(manifest)
     return manifest
 

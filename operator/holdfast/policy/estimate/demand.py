@@ -14,6 +14,7 @@ RETURN_CYCLES, MOST_RETURN_SECONDS = 8.0, 3600.0
 """For how long a load that went is expected to come back at once: so many times what a removed replica is away."""
 
 SAME_LEVEL = 0.98
+"""A level of at least this share of a remembered one is the same one: an hour of ticks then leaves few of them."""
 
 
 @value

@@ -87,7 +87,7 @@ def _carried_rps(demand_rps: float | None, learned: Learned, chosen: Option) -> 
 def _lasting_rps(learned: Learned, now: float) -> float:
     """The level of arrivals; 0 while it is so new that replicas could not have served it."""
     arrivals = learned.arrivals
-    lasts = arrivals.line is not None and now - arrivals.steady_since >= learned.lead_seconds
+    lasts = now - arrivals.steady_since >= learned.lead_seconds
     return arrivals.line.level_rps if arrivals.line is not None and lasts else 0.0
 
 
