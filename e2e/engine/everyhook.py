@@ -261,10 +261,13 @@ class Trial:
         return {(each.hook, entrance): count for each in faults for entrance, count in each.calls.items()}
 
     def outcome(self, hook: str, entrance: str, calls: int) -> Outcome:
-        """With a fault half way through the calls."""
+        """With a fault half way through the calls; at the first where the times of steps led to fewer of them."""
         self.notes.lines.clear()
         scheduler, fault = self.engine.scheduler, Fault(hook, entrance, math.ceil(calls / 2))
         given, scraped = self._run([fault])
+        if not fault.reached:
+            fault = Fault(hook, entrance, 1)
+            given, scraped = self._run([fault])
         before = numbers()
         again = self.engine.answers(_FEW)
         off = scheduler._loop is None
