@@ -128,7 +128,7 @@ _VALUES: Mapping[str, _Value] = {
     "request_prompt_tokens_sum": attrgetter("prompt_length_sum"),
     "request_prompt_tokens_count": attrgetter("length_samples"),
     "request_generation_tokens_sum": attrgetter("output_length_sum"),
-    "request_time_per_output_token_seconds_sum": attrgetter("tpot_sum_seconds"),
+    "request_time_per_output_token_seconds_typical": attrgetter("tpot_typical_seconds"),
     "num_requests_running": attrgetter("running"),
     "kv_usage": lambda _: 0.3,
 }

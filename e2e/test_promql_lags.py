@@ -1,4 +1,7 @@
-"""Which engines a real Prometheus takes for lagging, from exactly known samples. Needs what test_promql.py needs."""
+"""Which engines a real Prometheus takes for lagging, and what they do not change, from exactly known samples.
+
+Needs what test_promql.py needs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import pytest
 
 from e2e.tsdb import LONG_AGO, NOW, Engine, Reader, Tsdb, ready, scrapes, steady
 from holdfast.domain.signals import SignalState, Traffic
+from holdfast.observe.queries import TPOT, TTFT
+from holdfast_engine.leastsquares import TERMS
 
 pytestmark = pytest.mark.cluster
 
@@ -43,10 +48,10 @@ async def seen(reader: Reader, tsdb: Tsdb, now: float = NOW) -> Traffic:
     return await reader.observe(tsdb, *map(ready, ("chat-0", *PEERS)), now=now)
 
 
-@pytest.mark.parametrize("cause", ["ttft", "tpot"])
-async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
+@pytest.mark.parametrize(("late", "good", "cause"), [(3.0, 0.5, "ttft"), (0.5, 3.0, "tpot"), (3.0, 0.0, "ttft")])
+async def test_who_is_late_alone_lags(reader: Reader, late: float, good: float, cause: str) -> None:
     tsdb = Tsdb()
-    engine(tsdb, "chat-0", 3.0, 0.5, cause=cause)
+    engine(tsdb, "chat-0", late, good, cause=cause)
     peers(tsdb)
     traffic = await seen(reader, tsdb)
     assert (traffic.state, traffic.lagging) == (SignalState.FRESH, ("chat-0",))
@@ -56,13 +61,13 @@ async def test_who_is_late_alone_lags(reader: Reader, cause: str) -> None:
 @pytest.mark.parametrize(
     ("late", "good", "cause"),
     [
-        (3.0, 1.0, "ttft"),  # makes more in time than that
+        (0.3, 3.0, "ttft"),  # less than a tenth is late
         (0.1, 0.0, "ttft"),  # too few to tell
         (3.0, 0.0, "rejected"),
         (12.0, 0.0, "ttft"),  # has more than its share
     ],
 )
-async def test_who_is_not_late_with_most_of_its_share_does_not_lag(
+async def test_who_is_not_late_with_a_tenth_of_its_share_does_not_lag(
     reader: Reader, late: float, good: float, cause: str
 ) -> None:
     tsdb = Tsdb()
@@ -151,8 +156,8 @@ async def test_a_lag_is_seen_within_a_counting_interval_and_other_hardware_is_no
     )
     peers(tsdb)
     engine(tsdb, "alone", 3.0, 0.0, holdfast_accelerator="l40s")
-    named = {after: (await seen(reader, tsdb, slow_from + after)).lagging for after in (15, 60, 120)}
-    assert named == {15: (), 60: ("chat-0",), 120: ("chat-0",)}
+    named = {after: (await seen(reader, tsdb, slow_from + after)).lagging for after in (0, 15, 120)}
+    assert named == {0: (), 15: ("chat-0",), 120: ("chat-0",)}
 
 
 async def test_an_engine_that_is_scraped_twice_is_doubted(reader: Reader) -> None:
@@ -161,3 +166,64 @@ async def test_an_engine_that_is_scraped_twice_is_doubted(reader: Reader) -> Non
     engine(tsdb, "chat-0", 3.0, 0.5, job="twice")
     peers(tsdb)
     assert (await seen(reader, tsdb)).state is SignalState.DUPLICATE
+
+
+def stock(tsdb: Tsdb, pod: str, begun: float = 4.0, in_time: float = 4.0, family: str = TTFT, le: str = "0.5") -> None:
+    """An engine without the plugin that begins so many requests a second, so many of them within an edge."""
+    written = Engine(tsdb, pod)
+    counts = {f"{each}_count": steady(begun) for each in (TTFT, TPOT)}
+    written.scraped(TIMES, **counts)
+    for each, edge in ((TTFT, "0.5"), (TPOT, "0.025"), (TPOT, "0.05")):
+        written.add(f"{each}_bucket", TIMES, steady(in_time if (each, edge) == (family, le) else begun), le=edge)
+
+
+@pytest.mark.parametrize(("family", "le"), [(TTFT, "0.5"), (TPOT, "0.05")])
+async def test_without_the_plugin_who_is_late_alone_lags(reader: Reader, family: str, le: str) -> None:
+    tsdb = Tsdb()
+    stock(tsdb, "chat-0", 4.0, 0.7, family, le)
+    for pod in PEERS:
+        stock(tsdb, pod)
+    traffic = await seen(reader, tsdb)
+    assert (traffic.state, traffic.lagging) == (SignalState.FRESH, ("chat-0",))
+
+
+@pytest.mark.parametrize(
+    ("begun", "in_time", "by_peers"),
+    [
+        (4.0, 0.9, 4.0),  # makes a quarter of the rest in time
+        (0.1, 0.0, 4.0),  # too few to tell
+        (4.5, 0.0, 4.0),  # begins more than its peers
+        (4.0, 0.0, 3.0),  # so are they
+    ],
+)
+async def test_without_the_plugin_who_is_not_late_alone_with_its_share_does_not_lag(
+    reader: Reader, begun: float, in_time: float, by_peers: float
+) -> None:
+    tsdb = Tsdb()
+    stock(tsdb, "chat-0", begun, in_time)
+    for pod in PEERS:
+        stock(tsdb, pod, in_time=by_peers)
+    assert (await seen(reader, tsdb)).lagging == ()
+
+
+async def test_step_times_are_those_of_engines_that_are_as_fast_as_most(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, seconds in (("chat-0", 0.9), *((pod, 0.5) for pod in PEERS)):
+        written = Engine(tsdb, pod)
+        written.scraped(TIMES)
+        for term in TERMS:
+            rate = {"one": 20.0, "seconds": seconds}.get(term, 1.0)
+            written.add("step_sums_total", TIMES, steady(rate), of="holdfast", term=term)
+    traffic = await reader.observe(tsdb, *map(ready, ("chat-0", *PEERS)), settle=True)
+    ((_, sums),) = traffic.steps
+    assert (sums.steps, sums.seconds) == pytest.approx((3 * 20.0 * 180.0, 3 * 0.5 * 180.0), rel=0.05)
+
+
+async def test_the_typical_tpot_is_that_of_the_median_engine(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, seconds in (("chat-0", 0.4), *((pod, 0.02) for pod in PEERS)):
+        written, sum_rate = Engine(tsdb, pod), 2.0 * seconds
+        written.scraped(TIMES, **{f"{TPOT}_count": steady(2.0)})
+        written.add(f"{TPOT}_sum", TIMES, lambda at, rate=sum_rate: rate * (at - LONG_AGO))
+    counts = (await seen(reader, tsdb)).by_accelerator[0][1]
+    assert counts.tpot_typical_seconds == pytest.approx(0.02)

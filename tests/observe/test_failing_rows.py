@@ -66,13 +66,13 @@ def test_where_others_fail_as_well_nobody_is_named() -> None:
 
 
 def test_by_the_judgement_of_the_plugin_alone_it_fails_too_and_does_not_lag() -> None:
-    late = fails("chat-1", metric="late")
-    assert (seen(late, plugins=judged(270.0)).failing, seen(late, plugins=judged(270.0)).lagging) == (("chat-1",), ())
-    assert (seen(late, plugins=judged(0.0, 270.0)).failing, seen(late, plugins=judged(0.0, 270.0)).lagging) == (
+    late = fails("chat-1", metric="late"), fails("chat-1", 0.0, metric="in_time")
+    assert (seen(*late, plugins=judged(270.0)).failing, seen(*late, plugins=judged(270.0)).lagging) == (("chat-1",), ())
+    assert (seen(*late, plugins=judged(0.0, 270.0)).failing, seen(*late, plugins=judged(0.0, 270.0)).lagging) == (
         (),
         ("chat-1",),
     )
-    both = seen(late, plugins=judged(100.0, 170.0))
+    both = seen(*late, plugins=judged(100.0, 170.0))
     assert (both.failing, both.lagging) == ((), ("chat-1",))
 
 
@@ -99,6 +99,6 @@ def test_numbers_that_make_no_sense_name_at_most_those_of_the_rows(
 def test_errors_are_asked_for_without_a_further_query_and_survive_a_combined_one() -> None:
     asked = queries.fast_queries(WINDOW, around([SLO]))
     anomalies = next(query.promql for query in asked if query.name == "anomalies")
-    assert (len(asked), '"failing"' in anomalies, anomalies.count("increase(")) == (7, True, 4)
+    assert (len(asked), '"failing"' in anomalies, anomalies.count("increase(vllm:request_success")) == (7, True, 2)
     together = {"+".join(ALL_IN_ONE[0]): QueryResult((fails("chat-1"),))}
     assert unbundled(together)["anomalies"].samples == (fails("chat-1"),)

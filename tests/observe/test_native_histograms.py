@@ -68,7 +68,7 @@ def test_native_histograms_give_the_counts_the_sums_and_the_requests_in_time() -
     rows = [native(metric=name) for name in (TTFT, TPOT, "request_prompt_tokens", "request_generation_tokens")]
     seen = counted(tokens=rows)
     assert (seen.ttft_count, seen.ttft_within, seen.tpot_count, seen.tpot_within) == (10.0, 9.0, 10.0, 0.0)
-    assert (seen.tpot_sum_seconds, seen.length_samples, seen.prompt_length_sum) == (7.5, 10.0, 7.5)
+    assert (seen.tpot_typical_seconds, seen.length_samples, seen.prompt_length_sum) == (0.75, 10.0, 7.5)
     assert seen.output_length_sum == 7.5
 
 

@@ -144,7 +144,7 @@ class RoutedCluster(FluidCluster):
             ttft_within=begun - late,
             tpot_count=begun,
             tpot_within=max(0.0, begun - slow),
-            tpot_sum_seconds=total["tpot seconds"],
+            tpot_typical_seconds=total["tpot seconds"] / begun if begun else 0.0,
             e2e_count=begun,
             e2e_within=begun,
             running=begun / self.interval * self.service_seconds,

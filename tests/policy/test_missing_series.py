@@ -20,7 +20,7 @@ def without_histograms(seen: Traffic) -> Traffic:
     """What is counted where Prometheus converts classic histograms, and how that is told."""
     ((name, counts),) = seen.by_accelerator
     blind = replace(
-        counts, ttft_count=0.0, ttft_within=0.0, tpot_count=0.0, tpot_within=0.0, tpot_sum_seconds=0.0,
+        counts, ttft_count=0.0, ttft_within=0.0, tpot_count=0.0, tpot_within=0.0, tpot_typical_seconds=0.0,
         length_samples=0.0, prompt_length_sum=0.0, output_length_sum=0.0,
     )  # fmt: skip
     return replace(seen, state=SignalState.INCOMPLETE, detail=NAMES, by_accelerator=((name, blind),))

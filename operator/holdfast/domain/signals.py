@@ -55,23 +55,34 @@ def fewest_looks(seconds: float, scrape_seconds: float) -> int:
     return max(3, int(0.7 * seconds / scrape_seconds) + 1)
 
 
-LEAST_LATE, LATE_PER_GOOD = 8.0, 4.0
-"""A straggler has at least LEAST_LATE late or failed requests, and more than LATE_PER_GOOD for each good one."""
+LEAST_LATE, LATE_SHARE = 8.0, 0.1
+"""A straggler has at least LEAST_LATE late or failed requests, and at least this share of its own.
 
-MOST_LATE_SHARE, MOST_LOAD = 0.1, 2.0
-"""A straggler's peers have at most this share of such requests, and its load is at most this multiple of theirs."""
+Its peers have at most this share of its share.
+"""
+
+MOST_LATE_SHARE = 0.1
+"""Share of their requests that the peers of engines that fail may end with an error."""
+
+SURELY_LATE_SHARE = 0.8
+"""A straggler without the plugin has more than this share beyond an edge of vLLM's histograms."""
+
+SLOW_STEPS = 1.5
+"""Mean duration of an engine's steps, relative to the median engine's, above which they are no evidence of the rest."""
 
 
-def lags(late: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
-    """Whether an engine with `late` late or failed requests and almost no good one is a straggler among `engines`.
+def lags(late: float, good: float, late_of_all: float, good_of_all: float, engines: int) -> bool:
+    """Whether an engine with so many late or failed requests, and good ones, is a straggler among `engines`.
 
-    Its requests in time are unknown except for their upper bound; that bound counts as its own load and not as its
-    peers' requests. An engine that is late because it received too many requests is no straggler.
+    An engine that is late because it received too many requests is no straggler: beyond chance, its load is no more
+    than that of its peers. Without the plugin such an engine begins all requests late, and as many as it can.
     """
-    own = (1.0 + 1.0 / LATE_PER_GOOD) * late
-    by_others = late_of_all + good_of_all - own
-    alone = min(late, by_others) >= LEAST_LATE and late_of_all - late <= MOST_LATE_SHARE * by_others
-    return alone and own * (engines - 1) <= MOST_LOAD * by_others
+    load, by_others = late + good, late_of_all + good_of_all - late - good
+    if not (min(late, by_others) >= LEAST_LATE and engines > 1):
+        return False
+    alone = (late_of_all - late) * load <= LATE_SHARE * late * by_others
+    mean = by_others / (engines - 1)
+    return late >= LATE_SHARE * load and alone and load <= mean + math.sqrt(mean)
 
 
 def failing(errors: Mapping[str, float], errors_of_all: float, served_by_all: float) -> frozenset[str]:
@@ -151,7 +162,7 @@ class AcceleratorTraffic:
     ttft_within: float = 0.0  # TTFT <= objective
     tpot_count: float = 0.0
     tpot_within: float = 0.0  # TPOT <= objective
-    tpot_sum_seconds: float = 0.0
+    tpot_typical_seconds: float = 0.0  # mean TPOT of the median engine: one straggler does not change it
     e2e_count: float = 0.0
     e2e_within: float = 0.0  # equals e2e_count without an e2e objective
     running: float = 0.0

@@ -15,7 +15,19 @@ from holdfast.observe.samples import QueryResult, Sample
 
 SAMPLED_AT = "sampled_at"
 
-_ANOMALIES = frozenset({"copies", "newcomer", "gappy", "unlabelled", queries.HUNG, queries.FAILING, queries.LATE})
+_ANOMALIES = frozenset(
+    {
+        "copies",
+        "newcomer",
+        "gappy",
+        "unlabelled",
+        queries.HUNG,
+        queries.FAILING,
+        queries.LATE,
+        queries.IN_TIME,
+        queries.SLOW,
+    }
+)
 _PLUGINS = frozenset(
     {*queries.JUDGED, queries.COVERED, queries.CLIENT_TIMES, queries.WAITING_LATE, "objective", "limit", "mode"}
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.observe.histograms import Histogram, within
 from holdfast.observe.plugins import PluginCounts
-from holdfast.observe.queries import BEGUN, MOST_BEGUN
+from holdfast.observe.queries import BEGUN, MOST_BEGUN, TYPICAL
 
 
 @dataclass(slots=True)
@@ -22,7 +22,9 @@ class Counts:
     incomplete: set[str] = field(default_factory=set)  # pods whose counts are incomplete
     hung: set[str] = field(default_factory=set)  # pods that hold requests and make no progress
     failing: dict[str, float] = field(default_factory=dict)  # pod -> failed requests, if most fail
-    late: dict[str, float] = field(default_factory=dict)  # pod -> late or failed requests, if almost none is good
+    late: dict[str, float] = field(default_factory=dict)  # pod -> late or failed requests, if these are a share
+    in_time: dict[str, float] = field(default_factory=dict)  # pod -> its good requests
+    slow: dict[tuple[str, str, float], float] = field(default_factory=dict)  # pod, family, edge -> requests begun
     unusable: set[str] = field(default_factory=set)
     natives: dict[str, list[Histogram]] = field(default_factory=lambda: defaultdict(list))
     of_natives: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # their counts and sums
@@ -66,6 +68,13 @@ class Counts:
             if name in self.counts or name in self.of_natives:
                 return self.counts.get(name, 0.0) + self.of_natives.get(name, 0.0)
         return 0.0
+
+    def typical_seconds(self, *families: str) -> float:
+        """Mean of the median engine; that of all engines where only native histograms are stored."""
+        family = next((name for name in families if self._has(f"{name}_count")), families[0])
+        natives = self.of_natives.get(f"{family}_count", 0.0)
+        mean = self.of_natives[f"{family}_sum"] / natives if natives > 0.0 else 0.0
+        return max(0.0, self.counts.get(f"{family}_{TYPICAL}", mean))
 
     def _has(self, name: str) -> bool:
         return name in self.counts or name in self.of_natives

@@ -6,6 +6,7 @@ nearest edge below then gives a lower bound on the requests within the objective
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -51,6 +52,8 @@ def around(slos: Iterable[Slo], grids: Sequence[Edges] = (RENDERED, VLLM_DEFAULT
         ttft=_needed((slo.ttft_seconds for slo in objectives), [grid.ttft for grid in grids]),
         tpot=_needed((slo.tpot_seconds for slo in objectives), [grid.tpot for grid in grids]),
         e2e=_needed((slo.e2e_seconds for slo in objectives if slo.e2e_seconds), [grid.e2e for grid in grids]),
+        late_ttft=_above((slo.ttft_seconds for slo in objectives), VLLM_DEFAULT.ttft),
+        late_tpot=_above((slo.tpot_seconds for slo in objectives), VLLM_DEFAULT.tpot),
     )
 
 
@@ -58,3 +61,7 @@ def _needed(objectives_seconds: Iterable[float], grids: Sequence[Sequence[float]
     distinct = set(objectives_seconds)
     below = (max((edge for edge in grid if edge < seconds), default=None) for seconds in distinct for grid in grids)
     return tuple(sorted(distinct | {float(edge) for edge in below if edge is not None}))
+
+
+def _above(objectives_seconds: Iterable[float], grid: Sequence[float]) -> tuple[float, ...]:
+    return tuple(sorted({float(grid[bisect_left(grid, each)]) for each in objectives_seconds if each <= grid[-1]}))

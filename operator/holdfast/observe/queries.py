@@ -14,7 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LATE_PER_GOOD, LEAST_LATE, LEAST_LOOK_SECONDS, fewest_looks, still_seconds
+from holdfast.domain.signals import (
+    LATE_SHARE,
+    LEAST_LATE,
+    LEAST_LOOK_SECONDS,
+    SLOW_STEPS,
+    SURELY_LATE_SHARE,
+    fewest_looks,
+    still_seconds,
+)
 from holdfast.observe.histograms import without_classic
 from holdfast.observe.promql import any_edge, any_of, duration, named
 from holdfast_engine.engine_info import INFO_LABELS
@@ -29,6 +37,7 @@ REJECTIONS = "admission_rejections_total"
 TTFT = "time_to_first_token_seconds"
 TPOT = "request_time_per_output_token_seconds"
 TPOT_BEFORE_0_11 = "time_per_output_token_seconds"
+TYPICAL = "typical"
 E2E = "e2e_request_latency_seconds"
 CACHED_TOKENS = ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total")
 PROMPT_LENGTH = "request_prompt_tokens"
@@ -43,8 +52,6 @@ TOKENS = (
     f"{PROMPT_LENGTH}_sum",
     f"{PROMPT_LENGTH}_count",
     f"{OUTPUT_LENGTH}_sum",
-    f"{TPOT}_sum",
-    f"{TPOT_BEFORE_0_11}_sum",
 )
 IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 QUEUE_FLOW = "queue_flow"
@@ -60,7 +67,7 @@ HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wai
 _GAP = "10m"  # a counter that was not scraped for longer starts anew: its whole past count is no burst
 
 WAITING_LATE = "requests_waiting_late"
-HUNG, FAILING, LATE = "hung", "failing", "late"
+HUNG, FAILING, LATE, IN_TIME, SLOW = "hung", "failing", "late", "in_time", "slow"
 PROGRESS = (
     "vllm:generation_tokens_total",
     "vllm:prompt_tokens_total",
@@ -132,15 +139,24 @@ def window(tick_seconds: float, scrape_seconds: float) -> QueryWindow:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The bucket edges to query, in seconds: edges equal to, or next below, some service's objective."""
+    """The bucket edges to query, in seconds: edges equal to, or next below, some service's objective.
+
+    `late_ttft` and `late_tpot` are vLLM's own edges equal to, or next above: whoever is beyond them is late.
+    """
 
     ttft: tuple[float, ...] = ()
     tpot: tuple[float, ...] = ()
     e2e: tuple[float, ...] = ()
+    late_ttft: tuple[float, ...] = ()
+    late_tpot: tuple[float, ...] = ()
 
     def by_family(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
         families = ((TTFT, self.ttft), (TPOT, self.tpot), (TPOT_BEFORE_0_11, self.tpot), (E2E, self.e2e))
         return tuple((family, seconds) for family, seconds in families if seconds)
+
+    def beyond(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """Return the edges beyond which requests are late, by family."""
+        return (TTFT, self.late_ttft), (TPOT, self.late_tpot), (TPOT_BEFORE_0_11, self.late_tpot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +175,11 @@ def fast_queries(span: QueryWindow, edges: Edges, tiers: Sequence[EdgeTier] = ()
     """
     return (
         Query("requests", f"{_counters(span, REQUESTS if edges.e2e else REQUESTS[:-1])} or {_begun(span)}"),
-        Query("tokens", f"{_counters(span, TOKENS)} or {_natives(span, edges)}"),
+        Query("tokens", f"{_counters(span, TOKENS)} or {_typical(span)} or {_natives(span, edges)}"),
         Query("edges", _edges(span, edges, tiers)),
         Query("gauges", _gauges(span)),
         Query("engines", f"max by ({GROUP}, pod) (timestamp({_engine()}))"),
-        Query("anomalies", _anomalies(span)),
+        Query("anomalies", _anomalies(span, edges)),
         Query("plugins", _plugins(span)),
     )
 
@@ -211,7 +227,7 @@ def slow_queries() -> tuple[Query, ...]:
         Query("tpot_buckets", _buckets("5m", TPOT, TPOT_BEFORE_0_11)),
         Query("prompt_lengths", _buckets("10m", PROMPT_LENGTH)),
         Query("output_lengths", _buckets("10m", OUTPUT_LENGTH)),
-        Query("steps", f"sum by ({GROUP}, term) (increase(holdfast:step_sums_total{{{OURS}}}[3m]))"),
+        Query("steps", _steps("3m")),
         Query("ahead", f"max by ({SERVICE}) (timestamp({_engine()} offset -5m)) - time() > 0"),
         Query(E2E_BUCKETS, _buckets("5m", E2E)),
         Query(FACTS, _facts()),
@@ -262,6 +278,17 @@ def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
 def _counters(span: QueryWindow, metrics: Iterable[str]) -> str:
     interval = _interval(span)
     terms = (_summed(metric, f"increase(vllm:{metric}{{{OURS}}}[{interval}])", "finished_reason") for metric in metrics)
+    return " or ".join(terms)
+
+
+def _typical(span: QueryWindow) -> str:
+    """Mean TPOT of the median engine."""
+    by, interval = f"sum by ({GROUP}, pod)", _interval(span)
+    terms = []
+    for family in (TPOT, TPOT_BEFORE_0_11):
+        seconds, count = (f"{by} (increase(vllm:{family}_{end}{{{OURS}}}[{interval}]))" for end in ("sum", "count"))
+        vector = f"quantile by ({GROUP}) (0.5, {seconds} / ({count} > 0))"
+        terms.append(named(vector, "metric", f"{family}_{TYPICAL}"))
     return " or ".join(terms)
 
 
@@ -318,21 +345,24 @@ def _queue_flow(interval: str) -> str:
     return f"{waiting} * {begun} / ({seconds} > 0)"
 
 
-def _anomalies(span: QueryWindow) -> str:
+def _anomalies(span: QueryWindow, edges: Edges) -> str:
     """Rows only for engines that need attention, with the reason in `metric`.
 
     copies: scraped more than once; the value is how often. newcomer: no sample an interval ago, so its counts are
     incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines without one of our
     labels. hung: engines that hold requests and make no progress. failing: number of requests that ended with an error
-    in engines where most did. late: number of late or failed requests in engines with almost no good ones.
+    in engines where most did. late, in_time: number of late or failed requests, and of good ones, in engines where a
+    share is late. slow: requests begun by engines where most were beyond an edge, for want of plugins that judge them.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"
     newcomer = f"max by ({by}) ({_engine()} unless {_engine()} offset {interval})"
     gappy = f"max by ({by}) (count_over_time({_engine()}[{interval}]) < 2)"
     kinds = {"copies": copies, "newcomer": newcomer, "gappy": gappy, "unlabelled": _unlabelled()}
-    kinds |= {HUNG: _hung(span), FAILING: _failing(span), LATE: _late(span)}
-    return " or ".join(named(vector, "metric", name) for name, vector in kinds.items())
+    kinds |= {HUNG: _hung(span), FAILING: _failing(span), **_late(span)}
+    slow = (named(_slow(span, family, beyond), SLOW, family) for family, beyond in edges.beyond() if beyond)
+    terms = [named(vector, "metric", name) for name, vector in kinds.items()]
+    return " or ".join((*terms, *(named(vector, "metric", SLOW) for vector in slow)))
 
 
 def _plugins(span: QueryWindow) -> str:
@@ -409,15 +439,25 @@ def _failing(span: QueryWindow) -> str:
     return f"""(({ended(f'="{ERROR}"')} >= {LEAST_LATE:g}) > {ended(f'!~"{ERROR}|abort"')})"""
 
 
-def _late(span: QueryWindow) -> str:
-    """Late or failed requests of engines with few good ones; the sums of all engines show how their peers do.
+def _late(span: QueryWindow) -> dict[str, str]:
+    """Late or failed requests of engines with a share of them, and good ones: the sums show how their peers do.
 
-    Costs the increase() of five counters per engine with the plugin, and nothing for the remaining engines.
+    Costs the increase() of ten counters per engine with the plugin, and nothing for the remaining engines.
     """
     by, interval = f"sum by ({GROUP}, pod)", _interval(span)
-    bad = f'{by} (increase(holdfast:{BAD}{{{OURS}, cause!="{REJECTED}"}}[{interval}]))'
+    bad = f'({by} (increase(holdfast:{BAD}{{{OURS}, cause!="{REJECTED}"}}[{interval}])) >= {LEAST_LATE:g})'
     good = f"{by} (increase(holdfast:{GOOD}{{{OURS}}}[{interval}]))"
-    return f"(({bad} >= {LEAST_LATE:g}) > {LATE_PER_GOOD:g} * {good})"
+    most = 1.0 / LATE_SHARE - 1.0
+    return {LATE: f"({most:g} * {bad} >= {good}) / {most:g}", IN_TIME: f"({good} <= {most:g} * {bad})"}
+
+
+def _slow(span: QueryWindow, family: str, beyond: Sequence[float]) -> str:
+    """Requests begun by engines where almost all of them were beyond an edge; costs two increase() per engine."""
+    by, interval = f"{GROUP}, pod", _interval(span)
+    begun = f"sum by ({by}) (increase(vllm:{family}_count{{{OURS}}}[{interval}])) >= {LEAST_LATE:g}"
+    bucket = f'vllm:{family}_bucket{{{OURS}, le=~"{any_edge(beyond)}"}}'
+    within = f"sum by ({by}, le) (increase({bucket}[{interval}]))"
+    return f"(({begun}) > on ({by}) group_right () {1.0 / (1.0 - SURELY_LATE_SHARE):g} * {within})"
 
 
 def _unlabelled() -> str:
@@ -433,6 +473,18 @@ def _buckets(interval: str, *families: str) -> str:
         for family in families
     )
     return " or ".join(terms)
+
+
+def _steps(interval: str) -> str:
+    """Sums over the steps of engines of an accelerator, without those whose steps last much longer than most."""
+
+    def gained(matchers: str = "") -> str:
+        return f"increase(holdfast:step_sums_total{{{OURS}{matchers}}}[{interval}])"
+
+    one, seconds = (f"""sum by ({GROUP}, pod) ({gained(f', term="{term}"')})""" for term in ("one", "seconds"))
+    mean = f"({seconds} / ({one} > 0))"
+    slow = f"{mean} > on ({GROUP}) group_left () {SLOW_STEPS:g} * quantile by ({GROUP}) (0.5, {mean})"
+    return f"sum by ({GROUP}, term) ({gained()} unless on (namespace, pod) ({slow}))"
 
 
 def _facts() -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic, busiest_share, failing, lags
+from holdfast.domain.signals import (
+    AcceleratorTraffic,
+    SignalState,
+    Traffic,
+    busiest_share,
+    failing,
+    lags,
+)
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
 from holdfast.observe.foreign_engines import ForeignEngineTracker
+from holdfast.observe.histograms import is_at_most
 from holdfast.observe.needed_series import Stored
 from holdfast.observe.queries import QueryWindow
 from holdfast.observe.samples import QueryResult, Sample, service_key, usable
@@ -229,11 +238,15 @@ class _Table:
         elif sample.label("metric") == queries.HUNG:
             if usable(sample.value) and sample.label("pod"):
                 self._cell(sample).hung.add(sample.label("pod"))
-        elif sample.label("metric") in (queries.FAILING, queries.LATE):
+        elif sample.label("metric") in (queries.FAILING, queries.LATE, queries.IN_TIME):
             if usable(sample.value) and sample.label("pod"):
                 rows = self._cell(sample)
-                requests = rows.late if sample.label("metric") == queries.LATE else rows.failing
-                requests[sample.label("pod")] = sample.value
+                kinds = {queries.FAILING: rows.failing, queries.LATE: rows.late, queries.IN_TIME: rows.in_time}
+                kinds[sample.label("metric")][sample.label("pod")] = sample.value
+        elif sample.label("metric") == queries.SLOW:
+            if usable(sample.value) and sample.label("pod"):
+                edge = sample.label("pod"), sample.label(queries.SLOW), number(sample.label("le"))
+                self._cell(sample).slow[edge] = sample.value
         else:
             self._cell(sample).incomplete.add(sample.label("pod"))
 
@@ -264,13 +277,27 @@ def _failing(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> set[s
 
 
 def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Iterator[str]:
-    """Stragglers: pods that serve almost nothing well while their peers do; all peers must be judged by the plugin."""
+    """Stragglers: pods that are late while their peers are in time, by the plugins where all requests are judged."""
     for name, values in cells.items():
-        engines = len(facts.reporting(name)) if values.late else 0
+        engines = len(facts.reporting(name)) if values.late or values.slow else 0
         exact = values.plugins.exact(slo, engines, 1.0) if engines else None
         if exact is not None:
             bad = exact.late + exact.bad_error
-            yield from (pod for pod, own in values.late.items() if lags(own, bad, exact.good, engines))
+            found = ((pod, late, values.in_time.get(pod, math.inf)) for pod, late in values.late.items())
+            yield from (pod for pod, late, good in found if lags(late, good, bad, exact.good, engines))
+        elif values.slow:
+            seen = _accelerator_traffic(values, slo, facts.reporting(name), 1.0)
+            yield from _begin_late(values, slo, seen)
+
+
+def _begin_late(values: Counts, slo: Slo, seen: AcceleratorTraffic) -> Iterator[str]:
+    """Stragglers by vLLM's own histograms, which count each objective by itself."""
+    late = max(seen.ttft_count - seen.ttft_within, seen.tpot_count - seen.tpot_within)
+    good = min(seen.ttft_within, seen.tpot_within)
+    for (pod, family, edge), begun in values.slow.items():
+        objective = slo.ttft_seconds if family == queries.TTFT else slo.tpot_seconds
+        if is_at_most(objective, edge) and lags(begun, 0.0, late, good, seen.engines):
+            yield pod
 
 
 def _accelerator_traffic(
@@ -299,7 +326,7 @@ def _accelerator_traffic(
         ttft_within=values.within_objective(slo.ttft_seconds, queries.TTFT) / copies,
         tpot_count=count(f"{queries.TPOT}_count", f"{queries.TPOT_BEFORE_0_11}_count"),
         tpot_within=values.within_objective(slo.tpot_seconds, queries.TPOT, queries.TPOT_BEFORE_0_11) / copies,
-        tpot_sum_seconds=count(f"{queries.TPOT}_sum", f"{queries.TPOT_BEFORE_0_11}_sum"),
+        tpot_typical_seconds=values.typical_seconds(queries.TPOT, queries.TPOT_BEFORE_0_11),
         e2e_count=e2e_count,
         e2e_within=e2e_count
         if slo.e2e_seconds is None

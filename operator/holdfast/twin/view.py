@@ -18,8 +18,9 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.lateness import Lateness
 from holdfast.domain.signals import (
-    LATE_PER_GOOD,
     LEAST_LOOK_SECONDS,
+    SLOW_STEPS,
+    SURELY_LATE_SHARE,
     AcceleratorTraffic,
     LengthHistogram,
     SignalState,
@@ -47,8 +48,10 @@ SLOW_PERIOD_SECONDS = 60.0
 
 _BEGUN = slice(COLUMNS.index("ttft_count"), COLUMNS.index("ttft_count") + 1)
 _WAITING, _TTFTS, _TTFT_SECONDS = map(COLUMNS.index, ("waiting", "ttft_count", "ttft_sum"))
+_TPOTS, _TPOT_SECONDS = map(COLUMNS.index, ("tpot_count", "tpot_sum"))
 _GOOD = COLUMNS.index("judged_good")
 _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
+_COUNTED, _WITHIN = ([COLUMNS.index(f"{kind}_{end}") for kind in ("ttft", "tpot")] for end in ("count", "within"))
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
@@ -173,14 +176,12 @@ class SimulatedObserver:
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
     def _lagging(self, counts: Floats) -> tuple[str, ...]:
-        """Pods that make next to nothing in time while those of the same accelerator do, as their plugins judge it."""
-        if not self._service.fleet.plugin:
-            return ()
-        judged: dict[str, dict[str, tuple[float, float]]] = {}
-        late, good = counts[:, _LATE].sum(axis=1).tolist(), counts[:, _GOOD].tolist()
-        for pod, *found in zip(self._series, late, good, strict=True):
-            judged.setdefault(pod.accelerator, {})[pod.name] = found[0], found[1]
-        return tuple(sorted(name for peers in judged.values() for name in _late_alone(peers)))
+        """Pods that make next to nothing in time while those of the same accelerator do."""
+        peers: dict[str, list[tuple[str, Floats]]] = {}
+        for pod, count in zip(self._series, counts, strict=True):
+            peers.setdefault(pod.accelerator, []).append((pod.name, count))
+        found = _late_alone if self._service.fleet.plugin else _begin_late
+        return tuple(sorted(name for these in peers.values() for name in found(these)))
 
     def _fresh_since(self, now: float) -> float:
         return now - SCRAPES * self._timing.scrape_seconds
@@ -220,11 +221,14 @@ class SimulatedObserver:
         begun: dict[str, list[float]] = {}
         working: dict[str, int] = {}
         flows: dict[str, float] = {}
+        tpots: dict[str, list[float]] = {}
         looked = gained(list(self._series.values()), looked_since, now, _BEGUN)[:, 0].tolist()
         for (pod, series), count, answers in zip(self._series.items(), counts, looked, strict=True):
             name = series.accelerator
             sums[name] = sums.get(name, 0.0) + count
             begun.setdefault(name, []).append(answers)
+            if count[_TPOTS] > 0.0:
+                tpots.setdefault(name, []).append(float(count[_TPOT_SECONDS] / count[_TPOTS]))
             flows[name] = flows.get(name, 0.0) + _queue_flow(series, count, now - self.interval_seconds)
             if series.times[-1] >= fresh_since and pod.gone_at is None:
                 gauges.setdefault(name, []).append(series.rows[-1][IN_FLIGHT])
@@ -241,6 +245,7 @@ class SimulatedObserver:
                     working.get(name, 0),
                     plugin,
                     flows[name] * self.interval_seconds,
+                    float(np.median(tpots[name])) if name in tpots else 0.0,
                 ),
             )
             for name in sorted(sums)
@@ -262,11 +267,11 @@ class SimulatedObserver:
     def _read_steps(self, now: float) -> tuple[tuple[str, StepSums], ...]:
         if not self._service.fleet.plugin:
             return ()
-        sums: dict[str, Floats] = {}
+        own: dict[str, list[Floats]] = {}
         known = list(self._series.values())
         for series, count in zip(known, gained(known, now - SUMMED_SECONDS, now, _STEPS), strict=True):
-            sums[series.accelerator] = sums.get(series.accelerator, 0.0) + count
-        return tuple((name, StepSums(*count.tolist())) for name, count in sorted(sums.items()))
+            own.setdefault(series.accelerator, []).append(count)
+        return tuple((name, StepSums(*_usual(counts).tolist())) for name, counts in sorted(own.items()))
 
     def _read_facts(self, now: float) -> tuple[tuple[str, EngineFacts], ...]:
         """What engines that are still scraped say of themselves: the KV cache that they really have."""
@@ -282,6 +287,14 @@ def _facts(blocks: int) -> EngineFacts:
     return EngineFacts(kv_tokens=float(blocks * BLOCK_TOKENS), block_tokens=float(BLOCK_TOKENS))
 
 
+def _usual(counts: Sequence[Floats]) -> Floats:
+    """Sums over engines without those whose steps last much longer than most, as holdfast.observe asks for them."""
+    working = [count for count in counts if count[0] > 0.0]
+    means = [count[-1] / count[0] for count in working]
+    kept = [count for count, mean in zip(working, means, strict=True) if mean <= SLOW_STEPS * np.median(means)]
+    return np.asarray(np.sum(kept or counts, axis=0))
+
+
 def _queue_flow(series: EngineSeries, count: Floats, since: float) -> float:
     """Requests per second that leave an engine's queue by Little's law, as holdfast.observe asks for it."""
     waiting = series.rows[-1][_WAITING]
@@ -292,11 +305,22 @@ def _queue_flow(series: EngineSeries, count: Floats, since: float) -> float:
     return float(least * count[_TTFTS] / count[_TTFT_SECONDS])
 
 
-def _late_alone(peers: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    """Of all engines of an accelerator, with what was late and what was in time, those that lag."""
-    late_of_all, good_of_all = map(sum, zip(*peers.values(), strict=True))
-    for name, (late, good) in peers.items():
-        if late > LATE_PER_GOOD * good and lags(late, late_of_all, good_of_all, len(peers)):
+def _late_alone(peers: Sequence[tuple[str, Floats]]) -> Iterator[str]:
+    """Of all engines of an accelerator those that lag, as their plugins judge requests."""
+    judged = [(name, float(count[_LATE].sum()), float(count[_GOOD])) for name, count in peers]
+    late_of_all, good_of_all = (sum(each) for each in list(zip(*judged, strict=True))[1:])
+    for name, late, good in judged:
+        if lags(late, good, late_of_all, good_of_all, len(peers)):
+            yield name
+
+
+def _begin_late(peers: Sequence[tuple[str, Floats]]) -> Iterator[str]:
+    """The same by vLLM's own histograms, which count each objective by itself."""
+    begun, within = (np.array([count[columns] for _, count in peers]) for columns in (_COUNTED, _WITHIN))
+    late_of_all, good_of_all = float((begun - within).sum(axis=0).max()), float(within.sum(axis=0).min())
+    for (name, _), its, in_time in zip(peers, begun, within, strict=True):
+        surely = its[its - in_time > SURELY_LATE_SHARE * its]
+        if any(lags(float(count), 0.0, late_of_all, good_of_all, len(peers)) for count in surely):
             yield name
 
 
@@ -308,6 +332,7 @@ def _traffic(
     working: int,
     plugin: bool,
     queue_flow: float,
+    tpot_typical_seconds: float,
 ) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, counts.tolist(), strict=True))
     running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
@@ -325,7 +350,7 @@ def _traffic(
         ttft_within=count["ttft_within"],
         tpot_count=count["tpot_count"],
         tpot_within=count["tpot_within"],
-        tpot_sum_seconds=count["tpot_sum"],
+        tpot_typical_seconds=tpot_typical_seconds,
         e2e_count=count["e2e_count"],
         e2e_within=count["e2e_within"],
         running=running,

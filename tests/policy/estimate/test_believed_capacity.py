@@ -114,7 +114,7 @@ def minute(rate: float, bad_share: float = 0.0, busiest: float = 1.0) -> Evidenc
 
 def tpot(seconds: float, rate: float = 3.0, busiest: float = 1.0) -> StepEvidence:
     """What a hundred requests at that rate took per token."""
-    return StepEvidence(rate, 100.0, busiest, 100.0, 100.0 * seconds)
+    return StepEvidence(rate, 100.0, busiest, 100.0, seconds)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_steps_that_say_nothing_leave_it_to_tpot(steps: StepSums) -> None:
         StepEvidence(math.nan, tpot_count=100.0, tpot_seconds=3.0),
         StepEvidence(3.0, tpot_count=100.0, tpot_seconds=math.nan),
         StepEvidence(3.0, tpot_count=100.0, tpot_seconds=0.0),
-        StepEvidence(3.0, tpot_count=3.0, tpot_seconds=3.0),
+        StepEvidence(3.0, tpot_count=3.0, tpot_seconds=1.0),
     ],
 )
 def test_evidence_that_is_no_number_changes_nothing(evidence: StepEvidence) -> None:

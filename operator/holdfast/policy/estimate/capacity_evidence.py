@@ -60,6 +60,7 @@ TRIED = 0.013
 class StepEvidence:
     """What the engines of one accelerator did lately: requests that the mean replica began, TPOT, and steps.
 
+    `tpot_seconds` is the mean of the median replica.
     `busiest` is the load of the busiest replica relative to the mean. `steps` are None where no plugin reports them.
     `saturated`: fewer requests begin than arrive, and others wait or are refused. `begun` requests were counted in all.
     """
@@ -86,7 +87,7 @@ def step_evidence(seen: Seen, accelerator: str, replicas: int, undisturbed: bool
         begun=counts.ttft_count,
         busiest=max(1.0, counts.busiest),
         tpot_count=counts.tpot_count if undisturbed else 0.0,
-        tpot_seconds=counts.tpot_sum_seconds,
+        tpot_seconds=counts.tpot_typical_seconds,
         steps=seen.steps_on(accelerator),
         saturated=undisturbed and _saturated(seen, replicas),
     )
@@ -162,7 +163,7 @@ def _of_tpot(law: StepLaw, mix: LengthMix, evidence: StepEvidence, facts: Engine
     queue. Replicas are not loaded alike, so the rate is between that of the mean replica and that of the busiest one.
     A step gives one token and the drafts that are accepted.
     """
-    seconds = evidence.tpot_seconds / evidence.tpot_count * facts.tokens_per_step
+    seconds = evidence.tpot_seconds * facts.tokens_per_step
     work = seconds * evidence.begun_rps * work_seconds(law, mix.in_steps(facts.tokens_per_step))
     least, most = (law.c0 + work * busy for busy in (1.0, evidence.busiest))
     if not (0.0 < least <= most < LARGEST and 0.0 < seconds < LARGEST):
