@@ -112,7 +112,8 @@ def learn(
     slo = slo_budget.slo_state(judged, spec.slo, now)
     loops = watch_fast_loops(old.fast_loops, seen, now)
     kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
-    window = _window(observed, arrived, arrivals, verdicts.latest, now)
+    steady_since = max(arrivals.steady_since, lengths.changed_at)
+    window = _window(observed, arrived, steady_since, verdicts.latest, now)
     beliefs = _measured(observed, _believe(observed, lengths, loops, model), window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     learned = Learned(
@@ -249,14 +250,17 @@ def _believe(
 
 
 def _window(
-    observed: Observation, arrived: float, arrivals: Arrivals, verdicts: slo_budget.Verdicts, now: float
+    observed: Observation, arrived: float, steady_since: float, verdicts: slo_budget.Verdicts, now: float
 ) -> EvidenceWindow:
-    """What happened since capacities were compared, as far as the same replicas served undisturbed."""
+    """What happened since capacities were compared, as far as the same replicas served undisturbed.
+
+    Arrivals and lengths have not changed since `steady_since`.
+    """
     seen, known = observed.seen, observed.known
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = [replica.name for group in observed.used for replica in group.ready] if observed.undisturbed else []
-    return watch(known.learned.evidence, seen, arrived, verdicts, serving, passed, now, arrivals.steady_since)
+    return watch(known.learned.evidence, seen, arrived, verdicts, serving, passed, now, steady_since)
 
 
 def _measured(

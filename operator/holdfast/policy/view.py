@@ -35,6 +35,8 @@ LASTING_SECONDS = 60.0
 
 NO_ACTIVATOR = "scaling.min is 0, but no activator runs to hold requests; start the operator with --activator-image"
 
+BALANCE = "balance each request, as gateways can, or have clients close connections (Connection: close)"
+
 
 class Bound(NamedTuple):
     """The fewest replicas, or the size that a guard allows instead, and why."""

@@ -18,7 +18,7 @@ from holdfast.policy.explain import messages
 from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence, recommended_because
-from holdfast.policy.view import View
+from holdfast.policy.view import BALANCE, View
 
 LATE_SECONDS = 60.0
 """A replica that has been starting for so long and says what it waits for is worth a sentence."""
@@ -264,7 +264,7 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
         return Reason.COLD_START, "the late requests arrived before replicas and load were stable"
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
-        uneven = f"the busiest has {busiest:.1f} times the mean load; spread requests evenly over the replicas"
+        uneven = f"the busiest has {busiest:.1f} times the mean load; {BALANCE}"
         return Reason.LOAD_IMBALANCED, f"{load}, but {uneven}"
     if told := messages.slow(view):
         return Reason.ENGINE_SLOW, f"{load}, but {told}"

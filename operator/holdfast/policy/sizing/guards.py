@@ -12,9 +12,10 @@ from dataclasses import replace
 from holdfast.api.quantities import counted, format_rate
 from holdfast.api.reasons import Reason
 from holdfast.domain.value import value
+from holdfast.policy.estimate.capacity_evidence import UNEVEN
 from holdfast.policy.estimate.demand import replicas_for
 from holdfast.policy.placement.on_demand_pair import affordable
-from holdfast.policy.view import Bound, View
+from holdfast.policy.view import BALANCE, Bound, View
 
 MOST_TURNS = 2
 """Changes of direction per lead time."""
@@ -184,7 +185,8 @@ def more_replicas_help(proposal: Proposal) -> Bound | None:
     if not growth.useless or growth.accelerator != view.chosen.name or proposal.after <= growth.size:
         return None
     share = f"{counted(growth.largest, 'replica')} served no more requests and no larger share well than {growth.size}"
-    remedy = "look at what the requests pass before the engines, and at the engines' logs"
+    before = "look at what the requests pass before the engines, and at the engines' logs"
+    remedy = BALANCE if view.seen.total.busiest > UNEVEN else before
     told = f"{share} ({100 * growth.share:.0f} %); {remedy}"
     return Bound(growth.size, Reason.MORE_REPLICAS_DO_NOT_HELP, told)
 
