@@ -51,6 +51,7 @@ def test_without_a_row_nobody_lags() -> None:
 def test_where_peers_are_late_as_well_by_either_objective_nobody_lags() -> None:
     assert seen(slow("chat-1"), late=130.0).lagging == ()
     assert seen(slow("chat-1", family=TPOT, le="0.05"), late=130.0).lagging == ()
+    assert seen(slow("chat-1"), late=130.0, family=TPOT).lagging == ()
 
 
 def test_who_is_late_because_of_too_many_requests_does_not_lag() -> None:

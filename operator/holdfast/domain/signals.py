@@ -176,6 +176,15 @@ class AcceleratorTraffic:
     exact: ExactCounts | None = None  # None unless the plugin is active in every engine that reported
 
 
+def late_and_good(counts: AcceleratorTraffic) -> tuple[float, float]:
+    """Return the requests that missed TTFT or TPOT, whichever more missed, and the rest.
+
+    vLLM's histograms count each objective by itself, so that nobody knows how many missed both.
+    """
+    late = max(counts.ttft_count - counts.ttft_within, counts.tpot_count - counts.tpot_within)
+    return late, min(counts.ttft_within, counts.tpot_within)
+
+
 def busiest_share(begun: float, most: float, engines: int) -> float:
     """Load of the busiest of several engines relative to the mean: `most` of the requests `begun`; 0 where unknown.
 
@@ -226,7 +235,7 @@ class Traffic:
     hung: tuple[str, ...] = ()  # stalled pods: they held requests at every sample without progress; sorted
     silent: tuple[str, ...] = ()  # pods that look stalled by their metrics alone: nothing else proves it; sorted
     failing: tuple[str, ...] = ()  # pods that end most of their requests with an error, and their peers do not; sorted
-    lagging: tuple[str, ...] = ()  # stragglers: pods with almost nothing in time while their peers are in time; sorted
+    lagging: tuple[str, ...] = ()  # stragglers: pods that are late while their peers are in time; sorted
     facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
     late_seconds: float = 0.0
 

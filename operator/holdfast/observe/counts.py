@@ -71,10 +71,14 @@ class Counts:
 
     def typical_seconds(self, *families: str) -> float:
         """Mean of the median engine; that of all engines where only native histograms are stored."""
-        family = next((name for name in families if self._has(f"{name}_count")), families[0])
+        family = self._counted(families)
         natives = self.of_natives.get(f"{family}_count", 0.0)
         mean = self.of_natives[f"{family}_sum"] / natives if natives > 0.0 else 0.0
         return max(0.0, self.counts.get(f"{family}_{TYPICAL}", mean))
+
+    def _counted(self, families: tuple[str, ...]) -> str:
+        """The first of these histograms that exists: they were renamed between vLLM versions."""
+        return next((name for name in families if self._has(f"{name}_count")), families[0])
 
     def _has(self, name: str) -> bool:
         return name in self.counts or name in self.of_natives
@@ -90,7 +94,7 @@ class Counts:
         Each edge at or below it is one; pods of an older revision may lack the exact edge, so the largest is taken.
         Buckets without a count are those of engines whose native histogram was read.
         """
-        family = next((name for name in families if self._has(f"{name}_count")), families[0])
+        family = self._counted(families)
         natives = self.natives.get(family, [])
         classic = self.within.get(family, {}) if f"{family}_count" in self.counts or not natives else {}
         native = math.fsum(histogram.within(objective_seconds) for histogram in natives)

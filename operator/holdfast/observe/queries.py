@@ -141,7 +141,8 @@ def window(tick_seconds: float, scrape_seconds: float) -> QueryWindow:
 class Edges:
     """The bucket edges to query, in seconds: edges equal to, or next below, some service's objective.
 
-    `late_ttft` and `late_tpot` are vLLM's own edges equal to, or next above: whoever is beyond them is late.
+    `late_ttft` and `late_tpot` are edges of vLLM's own grid equal to, or next above, an objective: a request beyond
+    such an edge is late.
     """
 
     ttft: tuple[float, ...] = ()
@@ -352,7 +353,7 @@ def _anomalies(span: QueryWindow, edges: Edges) -> str:
     incomplete. gappy: too few samples inside the interval to count anything. unlabelled: engines without one of our
     labels. hung: engines that hold requests and make no progress. failing: number of requests that ended with an error
     in engines where most did. late, in_time: number of late or failed requests, and of good ones, in engines where a
-    share is late. slow: requests begun by engines where most were beyond an edge, for want of plugins that judge them.
+    share is late. slow: requests begun by engines where most were beyond an edge, which needs no plugin.
     """
     by, interval = f"{GROUP}, pod, instance", _interval(span)
     copies = f"max by ({by}) (count by ({by}, engine, model_name) ({_engine()}) > 1)"

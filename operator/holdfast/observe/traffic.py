@@ -17,6 +17,7 @@ from holdfast.domain.signals import (
     busiest_share,
     failing,
     lags,
+    late_and_good,
 )
 from holdfast.observe import plugins, queries
 from holdfast.observe.counts import Counts, number
@@ -286,14 +287,12 @@ def _lagging(cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> Itera
             found = ((pod, late, values.in_time.get(pod, math.inf)) for pod, late in values.late.items())
             yield from (pod for pod, late, good in found if lags(late, good, bad, exact.good, engines))
         elif values.slow:
-            seen = _accelerator_traffic(values, slo, facts.reporting(name), 1.0)
-            yield from _begin_late(values, slo, seen)
+            yield from _begin_late(values, slo, _accelerator_traffic(values, slo, facts.reporting(name), 1.0))
 
 
 def _begin_late(values: Counts, slo: Slo, seen: AcceleratorTraffic) -> Iterator[str]:
     """Stragglers by vLLM's own histograms, which count each objective by itself."""
-    late = max(seen.ttft_count - seen.ttft_within, seen.tpot_count - seen.tpot_within)
-    good = min(seen.ttft_within, seen.tpot_within)
+    late, good = late_and_good(seen)
     for (pod, family, edge), begun in values.slow.items():
         objective = slo.ttft_seconds if family == queries.TTFT else slo.tpot_seconds
         if is_at_most(objective, edge) and lags(begun, 0.0, late, good, seen.engines):

@@ -28,6 +28,7 @@ from holdfast.domain.signals import (
     busiest_share,
     fewest_looks,
     lags,
+    late_and_good,
     still_seconds,
 )
 from holdfast.domain.snapshot import Timing
@@ -140,19 +141,20 @@ class SimulatedObserver:
                 self._lengths = self._read_lengths(now)
         hung, start = self._hung(now), now - self.interval_seconds
         counts = gained(list(self._series.values()), start, now)
+        by_accelerator = self._by_accelerator(now, counts, hung)
         return Traffic(
             state=state,
             detail=detail,
             interval_seconds=self.interval_seconds,
             sample_age_seconds=None if self.scraped_at is None else now + late - self.scraped_at,
             late_seconds=late,
-            by_accelerator=self._by_accelerator(now, counts, hung),
+            by_accelerator=by_accelerator,
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             steps=self._steps,
             plugins=self._plugins(),
             hung=hung,
-            lagging=self._lagging(counts),
+            lagging=self._lagging(counts, by_accelerator),
             facts=self._facts,
         )
 
@@ -175,13 +177,17 @@ class SimulatedObserver:
         least = fewest_looks(still, self._timing.scrape_seconds)
         return tuple(sorted(pod.name for pod, series in self._series.items() if series.looks_hung(now - still, least)))
 
-    def _lagging(self, counts: Floats) -> tuple[str, ...]:
-        """Pods that make next to nothing in time while those of the same accelerator do."""
+    def _lagging(self, counts: Floats, by_accelerator: Sequence[tuple[str, AcceleratorTraffic]]) -> tuple[str, ...]:
+        """Pods that are late while those of the same accelerator are in time."""
         peers: dict[str, list[tuple[str, Floats]]] = {}
         for pod, count in zip(self._series, counts, strict=True):
             peers.setdefault(pod.accelerator, []).append((pod.name, count))
-        found = _late_alone if self._service.fleet.plugin else _begin_late
-        return tuple(sorted(name for these in peers.values() for name in found(these)))
+        seen = dict(by_accelerator)
+        if self._service.fleet.plugin:
+            found = (name for these in peers.values() for name in _late_alone(these))
+        else:
+            found = (pod for name, these in peers.items() for pod in _begin_late(these, seen[name]))
+        return tuple(sorted(found))
 
     def _fresh_since(self, now: float) -> float:
         return now - SCRAPES * self._timing.scrape_seconds
@@ -306,21 +312,21 @@ def _queue_flow(series: EngineSeries, count: Floats, since: float) -> float:
 
 
 def _late_alone(peers: Sequence[tuple[str, Floats]]) -> Iterator[str]:
-    """Of all engines of an accelerator those that lag, as their plugins judge requests."""
+    """Name the stragglers among the engines of one accelerator, as their plugins judge requests."""
     judged = [(name, float(count[_LATE].sum()), float(count[_GOOD])) for name, count in peers]
-    late_of_all, good_of_all = (sum(each) for each in list(zip(*judged, strict=True))[1:])
+    late_of_all, good_of_all = sum(late for _, late, _ in judged), sum(good for *_, good in judged)
     for name, late, good in judged:
         if lags(late, good, late_of_all, good_of_all, len(peers)):
             yield name
 
 
-def _begin_late(peers: Sequence[tuple[str, Floats]]) -> Iterator[str]:
-    """The same by vLLM's own histograms, which count each objective by itself."""
-    begun, within = (np.array([count[columns] for _, count in peers]) for columns in (_COUNTED, _WITHIN))
-    late_of_all, good_of_all = float((begun - within).sum(axis=0).max()), float(within.sum(axis=0).min())
-    for (name, _), its, in_time in zip(peers, begun, within, strict=True):
-        surely = its[its - in_time > SURELY_LATE_SHARE * its]
-        if any(lags(float(count), 0.0, late_of_all, good_of_all, len(peers)) for count in surely):
+def _begin_late(peers: Sequence[tuple[str, Floats]], of_all: AcceleratorTraffic) -> Iterator[str]:
+    """Name the stragglers by vLLM's own histograms, which count each objective by itself."""
+    late_of_all, good_of_all = late_and_good(of_all)
+    for name, count in peers:
+        begun, in_time = count[_COUNTED], count[_WITHIN]
+        surely = begun[begun - in_time > SURELY_LATE_SHARE * begun]
+        if any(lags(float(each), 0.0, late_of_all, good_of_all, len(peers)) for each in surely):
             yield name
 
 

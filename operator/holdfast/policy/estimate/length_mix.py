@@ -25,7 +25,8 @@ MEMORY_SECONDS = 300.0
 CHANGED, SPREAD = 0.25, 1.5
 """Relative difference of an interval's mean from the remembered one by which the lengths change, beyond chance.
 
-The second is the relative standard deviation of lengths that chance is computed with; traces have 0.7 to 1.6.
+The second is the relative standard deviation of lengths that chance is computed with. Azure's conversations of 2023
+have 1.0 (prompts) and 0.8 (answers), its code completions 1.0 and 2.2.
 """
 
 MATERIAL = 0.1

@@ -19,8 +19,8 @@ class Group:
 
     `pending` replicas wait for a node and may still get one. `short` replicas have waited longer than nodes take to be
     provisioned. `failing` replicas will not become capacity by waiting, nor will `stuck` ones, which have been starting
-    for too long. `ailing` replicas are Ready but sick: they serve almost nothing within the objectives. `ended` pods
-    never served and ended within the time of a start, the newest last; they are no replicas.
+    for too long. `ailing` replicas are Ready but sick: their requests fail, or are late while others are in time.
+    `ended` pods never served and ended within the time of a start, the newest last; they are no replicas.
     """
 
     accelerator: str
