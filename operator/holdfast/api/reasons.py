@@ -205,7 +205,6 @@ class Reason(StrEnum):
     BUDGET_LIMITED = "BudgetLimited", "budget.maxCostPerHour bounds the size."
     CAPACITY_LIMITED = "CapacityLimited", "No more accelerators are available."
     DOWN_HOLD = "DownHold", "Fewer replicas would be enough now, but not yet for the whole hold time."
-    FLAP_LIMITED = "FlapLimited", "The size changed direction too often within one lead time (flapping)."
     STEP_LIMITED = "StepLimited", "One step up is limited to twice the size or four more replicas, whichever is larger."
     CAPACITY_UNKNOWN = (
         "CapacityUnknown",

@@ -100,7 +100,7 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
         learned=view.learned,
         peaks=view.peaks,
         choice=view.choice,
-        flapping=remember_change(view.flapping, action, view.now, view.learned.lead_seconds, level),
+        flapping=remember_change(view.flapping, action, level),
         limited=view.held_by_people or view.schedule_rules or bool(view.held),
         short=bool(plan.sizes.limits & HARD_BOUNDS),  # then misses say nothing about headroom
         batching=plan.batching,

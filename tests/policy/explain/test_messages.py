@@ -50,7 +50,6 @@ from holdfast.policy.estimate.benchmarked_capacity import Scaled
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
-from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.kv_cache import KvCache
@@ -701,7 +700,6 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     ),
     "hold, most hang": (verdict, hanging(3, 4, doubted=True, **needing(2))),
     "hold, burning": (verdict, missed(**needing(2))),
-    "hold, flapping": (verdict, view(**needing(2), flapping=Flapping(True, (NOW - 9.0, NOW - 5.0)))),
     "hold, rollout": (verdict, view(**needing(2), group=running(4, rolling_out=True))),
     "hold, starting": (verdict, view(**needing(2), starting=True)),
     "hold, unobserved": (verdict, view(**needing(2), group=running(4, observed=False))),

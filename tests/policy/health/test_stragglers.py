@@ -295,7 +295,7 @@ def test_after_a_start_of_the_operator_nobody_lags_for_ten_minutes() -> None:
 
 def test_a_replacement_is_no_turn_of_the_load() -> None:
     fleet = cluster()
-    before = Flapping(rising=False, lowered_rps=14.0)
+    before = Flapping(lowered_rps=14.0)
     remembered(fleet, flapping=before)
     fleet.stall(1).run(KNOWN_SECONDS + 100.0)
     assert [action for action, _ in told(fleet)] == ["ScaleUp", "ScaleDown"]

@@ -41,8 +41,5 @@ def contradicts(counts: AcceleratorTraffic) -> bool:
 
 def believed(seen: Seen, contradiction: float | None) -> Seen:
     """Return the observation with its requests unjudged while answers are doubted."""
-    return (
-        seen
-        if contradiction is None or not seen.countable
-        else replace(seen, state=SignalState.INCOMPLETE, detail=DETAIL)
-    )
+    doubted = contradiction is not None and seen.countable
+    return replace(seen, state=SignalState.INCOMPLETE, detail=DETAIL) if doubted else seen

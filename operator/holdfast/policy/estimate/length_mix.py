@@ -111,8 +111,6 @@ def _differ(tokens: float, requests: float, tokens_before: float, before: float)
 
 def moved(one: Lengths, other: Lengths) -> bool:
     """Return whether the means differ enough to change what a replica carries."""
-    return (
-        abs(one.prompt_mean - other.prompt_mean) > MATERIAL * other.prompt_mean
-        or abs(one.output_mean - other.output_mean) > MATERIAL * other.output_mean
-        or abs(one.cached_share - other.cached_share) > MATERIAL
-    )
+    means = ((one.prompt_mean, other.prompt_mean), (one.output_mean, other.output_mean))
+    changed = any(abs(mean - before) > MATERIAL * before for mean, before in means)
+    return changed or abs(one.cached_share - other.cached_share) > MATERIAL

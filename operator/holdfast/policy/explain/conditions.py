@@ -209,10 +209,7 @@ def _missing(view: View) -> str:
         return f"; requests from before the operator's start are not counted yet: {missing.failure}"
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
         return ""
-    since, gap = (
-        utc(known.since, "%Y-%m-%d %H:%M"),
-        known.gap.format(window=format_duration(known.window_seconds)),
-    )
+    since, gap = utc(known.since, "%Y-%m-%d %H:%M"), known.gap.format(window=format_duration(known.window_seconds))
     return f"; requests before {since} are not counted: {gap}"
 
 
@@ -230,12 +227,9 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
     if told := messages.ailing(view):
         return view.learned.sick.reason, told
-    failing = sum(len(group.failing) for group in view.groups)
-    if failing:
-        return (
-            Reason.ENGINE_FAILING,
-            f"{counted(failing, 'replica', 'fails', 'fail', of=view.size)}; see the engine log",
-        )
+    if failing := sum(len(group.failing) for group in view.groups):
+        told = counted(failing, "replica", "fails", "fail", of=view.size)
+        return Reason.ENGINE_FAILING, f"{told}; see the engine log"
     if view.starting:
         missing = max(0, view.size - view.ready)
         return Reason.COLD_START, counted(missing, "replica", "is starting", "are starting", of=view.size)
@@ -268,10 +262,8 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
         return Reason.LOAD_IMBALANCED, f"{load}, but {uneven}"
     if told := messages.slow(view):
         return Reason.ENGINE_SLOW, f"{load}, but {told}"
-    unknown = (
-        "nothing that engines report shows why; compare with times at the clients, and see gateway and engine logs"
-    )
-    return Reason.CAUSE_UNKNOWN, f"{load}, but most bad requests {CAUSES[_worst_cause(view)]}, and {unknown}"
+    why = "nothing that engines report shows why; compare with times at the clients, and see gateway and engine logs"
+    return Reason.CAUSE_UNKNOWN, f"{load}, but most bad requests {CAUSES[_worst_cause(view)]}, and {why}"
 
 
 def _worst_cause(view: View) -> str:

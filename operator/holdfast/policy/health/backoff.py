@@ -186,10 +186,8 @@ def _found(group: Group, fails_long: bool, settings: PolicySettings, is_awaited:
     if group.failing and fails_long:
         return group.failing[0].failure, group.failing[0].words
     if group.stuck and not group.coming:
-        return (
-            Reason.PROGRESS_DEADLINE_EXCEEDED,
-            f"not ready after {settings.starting_seconds:.0f} s; see the log of its pods",
-        )
+        told = f"not ready after {settings.starting_seconds:.0f} s; see the log of its pods"
+        return Reason.PROGRESS_DEADLINE_EXCEEDED, told
     return None
 
 

@@ -17,9 +17,6 @@ from holdfast.policy.estimate.demand import replicas_for
 from holdfast.policy.placement.on_demand_pair import affordable
 from holdfast.policy.view import BALANCE, Bound, View
 
-MOST_TURNS = 2
-"""Changes of direction per lead time."""
-
 AFFORDABLE_SHARE = 0.05
 """Share of the requests that may still be bad, which one return of an earlier load may make so."""
 
@@ -50,11 +47,8 @@ def prediction_is_finite(proposal: Proposal) -> Bound | None:
     numbers = (rate,) if forecast is None else (rate, forecast.wanted_rps, forecast.releasable_rps)
     if all(map(math.isfinite, numbers)):
         return None
-    return Bound(
-        proposal.before,
-        Reason.PREDICTION_NOT_FINITE,
-        "a prediction is not a finite number, so the size does not change",
-    )
+    sentence = "a prediction is not a finite number, so the size does not change"
+    return Bound(proposal.before, Reason.PREDICTION_NOT_FINITE, sentence)
 
 
 def size_is_observed(proposal: Proposal) -> Bound | None:
@@ -97,9 +91,8 @@ def nothing_starts(proposal: Proposal) -> Bound | None:
 def nothing_burns(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or not proposal.view.slo.burning or not proposal.view.belief.feasible:
         return None  # what cannot be met burns at any size
-    return Bound(
-        proposal.before, Reason.BUDGET_BURNING, "the size does not shrink while the error budget burns too fast"
-    )
+    sentence = "the size does not shrink while the error budget burns too fast"
+    return Bound(proposal.before, Reason.BUDGET_BURNING, sentence)
 
 
 def held_long_enough(proposal: Proposal) -> Bound | None:
@@ -115,10 +108,8 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     needed = replicas_for(peaks.rate_rps, view.belief.rate_rps) + view.spare
     if needed <= proposal.after:
         return None
-    sentence = (
-        f"the forecast peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s, and the size must cover that"
-    )
-    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
+    peaked = f"the forecast peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s"
+    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, f"{peaked}, and the size must cover that")
 
 
 def no_load_returns(proposal: Proposal) -> Bound | None:
@@ -129,12 +120,9 @@ def no_load_returns(proposal: Proposal) -> Bound | None:
         return None
     if level * lead <= AFFORDABLE_SHARE * view.slo.allowed_requests(view.spec.slo, view.forecast.level_rps):
         return None
-    sentence = (
-        f"{format_rate(level)} req/s came within the last {math.ceil(view.return_seconds / 60.0)} min; if they come "
-        f"back, those of the {lead:.0f} s until a replica starts take more than {AFFORDABLE_SHARE:.0%} of the error "
-        "budget that is left"
-    )
-    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, sentence)
+    came = f"{format_rate(level)} req/s came within the last {math.ceil(view.return_seconds / 60.0)} min"
+    late = f"those of the {lead:.0f} s until a replica starts take more than {AFFORDABLE_SHARE:.0%} of the error budget"
+    return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, f"{came}; if they come back, {late} that is left")
 
 
 def no_floor_is_near(proposal: Proposal) -> Bound | None:
@@ -143,19 +131,6 @@ def no_floor_is_near(proposal: Proposal) -> Bound | None:
     if not proposal.lowers or floor is None or proposal.after >= floor.replicas:
         return None
     return Bound(min(proposal.before, floor.replicas), Reason.SCHEDULED_FLOOR, floor.sentence)
-
-
-def direction_is_steady(proposal: Proposal) -> Bound | None:
-    view = proposal.view
-    if not proposal.lowers or view.forecast is None:
-        return None
-    flapping = [at for at in view.flapping.at if view.now - at <= view.forecast.lead_seconds]
-    if len(flapping) < MOST_TURNS:
-        return None
-    sentence = (
-        f"the size changed direction {len(flapping)} times within one lead time (flapping), so it does not shrink"
-    )
-    return Bound(proposal.before, Reason.FLAP_LIMITED, sentence)
 
 
 def step_is_bounded(proposal: Proposal) -> Bound | None:
@@ -235,11 +210,8 @@ def within_the_accelerators_maximum(proposal: Proposal) -> Bound | None:
     if option.max_replicas is None or own <= option.max_replicas:
         return None
     most = option.max_replicas if pair is None else pair.total(option.max_replicas)
-    sentence = (
-        f"{counted(own, 'replica')} wanted, the max of accelerator {option.name} is {option.max_replicas}; "
-        "raise it to scale further"
-    )
-    return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, sentence)
+    told = f"{counted(own, 'replica')} wanted, the max of accelerator {option.name} is {option.max_replicas}"
+    return Bound(min(proposal.after, most), Reason.AT_MAXIMUM, f"{told}; raise it to scale further")
 
 
 def within_the_budget(proposal: Proposal) -> Bound | None:
@@ -249,11 +221,8 @@ def within_the_budget(proposal: Proposal) -> Bound | None:
     most = affordable(chosen.belief.option, chosen.pair, spec.max_cost_per_hour)
     if most is None or proposal.after <= most:
         return None
-    sentence = (
-        f"{counted(proposal.after, 'replica')} wanted, budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for "
-        f"{most}; raise it to scale further"
-    )
-    return Bound(most, Reason.BUDGET_LIMITED, sentence)
+    paid = f"budget.maxCostPerHour ${spec.max_cost_per_hour:g} pays for {most}; raise it to scale further"
+    return Bound(most, Reason.BUDGET_LIMITED, f"{counted(proposal.after, 'replica')} wanted, {paid}")
 
 
 def no_flood_of_ended_pods(proposal: Proposal) -> Bound | None:
@@ -277,7 +246,6 @@ PINS_OVERRULE: tuple[Guard, ...] = (
     held_long_enough,
     no_load_returns,
     no_floor_is_near,
-    direction_is_steady,
     accelerators_can_be_had,
     a_guess_is_observed,
     step_is_bounded,
