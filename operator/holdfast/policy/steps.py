@@ -92,7 +92,7 @@ NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) |
 def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
     """Return what the next tick needs to know of a service."""
     view, verdict = plan.view, last.decision.verdict
-    level = 0.0 if view.forecast is None else view.forecast.level_rps
+    level = 0.0 if view.forecast is None else view.forecast.foreseen_rps
     by_load = not view.ailing_to_let_go and verdict.reason not in NOT_OF_THE_LOAD
     action = verdict.action if by_load else Action.HOLD
     return ServiceMemory(

@@ -2,7 +2,7 @@
 
 Between two bursts the level contains no sign of them, and noise is learned from gradual deviations only. So the rises
 themselves are remembered, with the highest rate of each. The level follows a single rise and growth in steps. Only
-rises that return after a fall are expected again.
+rises that return after a fall are expected again: at their time where they have a period, otherwise at any time.
 
 Source: docs/designs/0013-bursts.md.
 """
@@ -11,14 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise, takewhile
+from statistics import fmean
 
 from holdfast.domain.value import value
 
 KEPT_SECONDS = 900.0
-"""How long arrivals are retained; rises are retained while no gap between two of them is longer."""
+"""How long arrivals are retained; rises without a period are expected while no gap between two of them is longer."""
 
 MOST_RISES = 16
 """Most rises that are retained."""
+
+ALIKE = 0.5
+"""Share of a height from which on another one is of the same kind."""
+
+REGULAR_SHARE, LEAST_GAPS = 0.1, 2
+"""Share of a period by which its gaps may differ, and the gaps that make one."""
+
+LEAST_SPREAD_SECONDS = 30.0
+"""By so much a rise is noticed sooner or later at least: it is counted by scrapes and ticks."""
 
 
 @value
@@ -32,10 +43,19 @@ class Rise:
 
 @value
 class Bursts:
-    """How many rises are known, and the rate they require within one lead time; 0 where they require none."""
+    """How many rises require a rate within one lead time; 0 where they require none.
+
+    Where they have a period, `highest_rps` is the highest of them at any time.
+    """
 
     rises: int
     rate_rps: float
+    period_seconds: float = 0.0
+    highest_rps: float = 0.0
+
+    def includes(self, rate_rps: float) -> bool:
+        """Return whether such a level is a burst that comes back at a known time."""
+        return 0.0 < ALIKE * self.highest_rps <= rate_rps
 
 
 NONE = Bursts(0, 0.0)
@@ -45,43 +65,76 @@ def with_rise(rises: Sequence[Rise], new: Rise, lead_seconds: float) -> tuple[Ri
     """Return the rises with a new one, or with the last one extended to the new rate.
 
     A rise is new only if the last one was at least half undone, and is at least one lead time ago. No capacity could be
-    added between two rises within one lead time.
+    added between two rises within one lead time. Its time is that of the larger step.
     """
-    retained = _lasting(rises, new.at)
-    if not retained:
+    past = tuple([rise for rise in rises if rise.at <= new.at])
+    if not past:
         return (new,)
-    last = retained[-1]
+    last, passed = past[-1], new.at - past[-1].at
     undone = new.from_rps <= 0.5 * (last.from_rps + last.rate_rps)
-    if undone and new.at - last.at >= lead_seconds:
-        return (*retained, new)[-MOST_RISES:]
-    return (*retained[:-1], Rise(last.at, last.from_rps, max(last.rate_rps, new.rate_rps)))
+    if passed > KEPT_SECONDS or (undone and passed >= lead_seconds):
+        return (*past, new)[-MOST_RISES:]
+    larger = new.rate_rps - new.from_rps > last.rate_rps - last.from_rps
+    return (*past[:-1], Rise(new.at if larger else last.at, last.from_rps, max(last.rate_rps, new.rate_rps)))
 
 
-def expected_bursts(rises: Sequence[Rise], now: float, quantile: float, lead_seconds: float) -> Bursts:
+def expected_bursts(
+    rises: Sequence[Rise], now: float, quantile: float, lead_seconds: float, spare_requests: float = math.inf
+) -> Bursts:
     """Return the rate to provision, so that a lead time exceeds it with a chance of at most 1 - `quantile`.
 
-    A lead time contains a burst with the chance p = (n - 1) lead / (time since the first of n bursts). A single burst
-    is no evidence of recurrence, hence n - 1. The chance that a lead time exceeds x is p times the share of bursts
-    above x. So x is their quantile 1 - (1 - quantile) / p. Where p is below 1 - quantile, no burst needs to be covered.
+    A lead time contains a burst with the chance p, and exceeds x with p times the share of bursts above x. So x is
+    their quantile 1 - (1 - quantile) / p. Where p is below 1 - quantile, no burst needs to be covered. One that is due
+    is covered in any case if it can make more requests late than the `spare_requests` of the error budget.
     """
-    retained = _lasting(rises, now)
-    rates = _repeated(retained)
-    chance = min(1.0, (len(rates) - 1) * lead_seconds / max(now - retained[0].at, lead_seconds, 1.0)) if rates else 0.0
+    past = [rise for rise in rises if rise.at <= now]
+    due = _due(past, now, lead_seconds)
+    found, chance, period = due or (*_irregular(past, now, lead_seconds), 0.0)
+    if due and max(rise.rate_rps - rise.from_rps for rise in found) * lead_seconds > spare_requests:
+        quantile = 1.0
+    rates = sorted(rise.rate_rps for rise in found)
+    highest = rates[-1] if due else 0.0
     if not chance > 1.0 - quantile:
-        return NONE
+        return Bursts(0, 0.0, period, highest)
     share = 1.0 - (1.0 - quantile) / chance
-    return Bursts(len(rates), rates[max(0, math.ceil(share * len(rates)) - 1)])
+    return Bursts(len(rates), rates[max(0, math.ceil(share * len(rates)) - 1)], period, highest)
 
 
-def _lasting(rises: Sequence[Rise], now: float) -> tuple[Rise, ...]:
-    """Return the past rises; none where the last one is so long ago that no further one is expected."""
-    past = tuple([rise for rise in rises if rise.at <= now])
-    return past if past and now - past[-1].at <= KEPT_SECONDS else ()
+def _due(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float, float] | None:
+    """Return bursts with a period, the chance of one within a lead time, and the period.
+
+    None without a period, or where the next burst stayed away. It is expected within the spread of the gaps, and there
+    with the chance of n + 1 in n + 2 after n gaps (Laplace).
+    """
+    found = _alike(rises)
+    gaps = [later.at - earlier.at for earlier, later in pairwise(found)][::-1]
+    same = list(takewhile(lambda gap: abs(gap - gaps[0]) <= min(REGULAR_SHARE * gaps[0], lead_seconds), gaps))
+    if len(same) < LEAST_GAPS:
+        return None
+    period = fmean(same)
+    spread = max(LEAST_SPREAD_SECONDS, 2.0 * max(abs(gap - period) for gap in same))
+    until = found[-1].at + period - now
+    chance = (len(same) + 1) / (len(same) + 2) if until - spread <= lead_seconds else 0.0
+    return (found[-len(same) - 1 :], chance, period) if until >= -spread else None
 
 
-def _repeated(rises: Sequence[Rise]) -> list[float]:
-    """Return the rates of the rises, lowest first, without outliers more than twice as high as any other rise."""
-    rates = sorted(rise.rate_rps for rise in rises)
-    while len(rates) > 1 and rates[-2] < 0.5 * rates[-1]:
-        rates.pop()
-    return rates
+def _irregular(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float]:
+    """Return bursts that come at any time, and the chance of one within a lead time.
+
+    A lead time contains one with the chance p = (n - 1) lead / (time since the first of n bursts). A single burst is no
+    evidence of recurrence, hence n - 1. None is expected where the last one is too long ago.
+    """
+    times = [*(rise.at for rise in rises), now]
+    breaks = [place for place, (at, until) in enumerate(pairwise(times), start=1) if until - at > KEPT_SECONDS]
+    found = _alike(rises[max(breaks, default=0) :])
+    chance = (len(found) - 1) * lead_seconds / max(now - found[0].at, lead_seconds, 1.0) if found else 0.0
+    return found, min(1.0, chance)
+
+
+def _alike(rises: Sequence[Rise]) -> list[Rise]:
+    """Return the rises within a factor of 2 of the highest one that is not alone there."""
+    for highest in sorted((rise.rate_rps for rise in rises), reverse=True):
+        found = [rise for rise in rises if ALIKE * highest <= rise.rate_rps <= highest]
+        if len(found) > 1:
+            return found
+    return []

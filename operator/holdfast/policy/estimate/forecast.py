@@ -6,6 +6,7 @@ Source: docs/designs/0009-one-forecast.md.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from holdfast.domain.signals import History
 from holdfast.domain.value import value
@@ -48,7 +49,7 @@ class Forecast:
     """Requests per second; `wanted_rps` is the quantile of the maximum within `lead_seconds`, which sizes must carry.
 
     `releasable_rps` adds the estimation error: replicas are only removed if the remaining ones carry that much.
-    `bursts` is set where recurring bursts raise `wanted_rps` above what steady arrivals need.
+    `bursts` has rises where recurring bursts raise `wanted_rps` above what steady arrivals need.
     """
 
     level_rps: float
@@ -57,6 +58,11 @@ class Forecast:
     quantile: float
     lead_seconds: float
     bursts: Bursts = NONE
+
+    @property
+    def foreseen_rps(self) -> float:
+        """The level, or the burst that is due."""
+        return self.wanted_rps if self.bursts.rises and self.bursts.highest_rps > 0.0 else self.level_rps
 
 
 def recall(history: History, now: float, lead_seconds: float) -> tuple[Arrivals, Residuals]:
@@ -87,9 +93,17 @@ def learn_residuals(memory: Residuals, demand: Arrivals, lead_seconds: float) ->
 
 
 def forecast(
-    demand: Arrivals, residuals: Residuals, quantile: float, lead_seconds: float, interval: float
+    demand: Arrivals,
+    residuals: Residuals,
+    quantile: float,
+    lead_seconds: float,
+    interval: float,
+    spare_requests: float = math.inf,
 ) -> Forecast | None:
-    """Return the forecast; None where no arrival rate was ever observed."""
+    """Return the forecast; None where no arrival rate was ever observed.
+
+    `spare_requests`: so many requests may still be late.
+    """
     line = demand.line
     if line is None:
         return None
@@ -100,14 +114,14 @@ def forecast(
     wanted = max(0.0, expected + residual_quantile(residuals, quantile, lead_seconds / seconds, leads) * deviation)
     uncertainty = deviation * _uncertainty(residuals, quantile, seconds, line.seconds, lead_seconds)
     releasable = wanted + normal_quantile(1.0 - RELAPSE) * uncertainty
-    bursts = expected_bursts(demand.rises, demand.seen_at or 0.0, quantile, lead_seconds)
+    bursts = expected_bursts(demand.rises, demand.seen_at or 0.0, quantile, lead_seconds, spare_requests)
     return Forecast(
         level_rps=line.level_rps,
         wanted_rps=max(wanted, bursts.rate_rps),
         releasable_rps=max(releasable, bursts.rate_rps),
         quantile=quantile,
         lead_seconds=lead_seconds,
-        bursts=bursts if bursts.rate_rps > wanted else NONE,
+        bursts=bursts if bursts.rate_rps > wanted else replace(bursts, rises=0, rate_rps=0.0),
     )
 
 

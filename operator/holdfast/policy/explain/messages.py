@@ -168,8 +168,9 @@ def _load(view: View) -> str:
     if max(level, wanted) < LEAST_SHOWN_RPS:
         return f"no requests arrive and none are expected {ahead}"
     if forecast.bursts.rises:
-        known = f"(quantile {forecast.quantile:.2f}: covers bursts like the last {forecast.bursts.rises})"
-        return f"sized for {format_rate(wanted)} req/s {ahead} {known}"
+        minutes = round(forecast.bursts.period_seconds / 60.0)
+        known = f"bursts like the last {forecast.bursts.rises}{f', every {minutes} min' if minutes else ''}"
+        return f"sized for {format_rate(wanted)} req/s {ahead} (quantile {forecast.quantile:.2f}: covers {known})"
     if wanted >= level:
         return f"{format_rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
     spare = (view.slo.budget_remaining or 0.0) > 0.0

@@ -29,7 +29,8 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
     spec, lead = service.spec, learned.lead_seconds
     sizing, interval = learned.headroom.sizing, seen.interval_seconds
-    expected = forecast.forecast(learned.arrivals, learned.residuals, sizing, lead, interval)
+    spare = learning.slo.allowed_requests(spec.slo, learned.arrivals.line.level_rps if learned.arrivals.line else 0.0)
+    expected = forecast.forecast(learned.arrivals, learned.residuals, sizing, lead, interval, spare)
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
@@ -60,7 +61,7 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         others=others,
         starting=observed.starting,
         learned=learned,
-        peaks=demand.remember_level(peaks, _lasting_rps(learned, now), now, returns),
+        peaks=demand.remember_level(peaks, _lasting_rps(learned, expected, now), now, returns),
         choice=choice,
         flapping=known.flapping,
         slo=learning.slo,
@@ -84,11 +85,11 @@ def _carried_rps(demand_rps: float | None, learned: Learned, chosen: Option) -> 
     return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
 
 
-def _lasting_rps(learned: Learned, now: float) -> float:
-    """The level of arrivals; 0 while it is so new that replicas could not have served it."""
-    arrivals = learned.arrivals
-    lasts = now - arrivals.steady_since >= learned.lead_seconds
-    return arrivals.line.level_rps if arrivals.line is not None and lasts else 0.0
+def _lasting_rps(learned: Learned, expected: forecast.Forecast | None, now: float) -> float:
+    """The level of arrivals; 0 in a burst with a period, and while replicas could not have served it yet."""
+    if expected is None or now - learned.arrivals.steady_since < learned.lead_seconds:
+        return 0.0
+    return 0.0 if expected.bursts.includes(expected.level_rps) else expected.level_rps
 
 
 def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
