@@ -24,15 +24,15 @@ Edits = Mapping[str, Any]
 class Bar:
     """What is asked of the mean of all seeds: attainment (the row's objective where None), and GPU-hours.
 
-    `seeds_below`: at most this share of the seeds may be below the objective. `of_static`, `of_plain`: times the
-    GPU-hours of the smallest static size, and of the plain day. `sized_only`: attainment is not judged. `named_within`
+    `seeds_below`: at most this share of the seeds may be below the objective. `of_static`: times the GPU-hours of the
+    smallest static size; `of_other`: of the row with that name. `sized_only`: attainment is not judged. `named_within`
     seconds uneven load is named.
     """
 
     attains: float | None = None
     seeds_below: float | None = None
     of_static: float | None = None
-    of_plain: float | None = None
+    of_other: tuple[float, str] | None = None
     hours: float | None = None
     largest: int | None = None
     named_within: float | None = None
@@ -47,7 +47,7 @@ class Bar:
             yield f"at most {self.seeds_below:.0%} of the seeds below {100 * objective:g} %"
         elif not self.sized_only:
             yield f">= {100 * (objective if self.attains is None else self.attains):g} %"
-        for limit, words in ((self.of_static, "static"), (self.of_plain, "plain")):
+        for limit, words in filter(None, ((self.of_static, "static"), self.of_other)):
             if limit is not None:
                 yield f"<= {limit:g} x {words}"
         if self.hours is not None:
@@ -195,7 +195,7 @@ _ALL = (
     Accident(
         "straggler: one replica 2 x slower from minute 30",
         {"faults": [{"at": "30m", "kind": "replica-slow", "factor": 2}]},
-        {WITH: Bar(of_plain=1.1, hours=14.6), SLOW: Bar(of_static=1.0)},
+        {WITH: Bar(of_other=(1.1, "plain"), hours=14.6), SLOW: Bar(of_static=1.0)},
     ),
     Accident("sticky: 80 % of the requests on half of the connections", {f"{REALITY}.busyHalfShare": 0.8}, STICKY),
     Accident("sticky 80 %, never closed", {f"{REALITY}.busyHalfShare": 0.8, **NEVER_CLOSED}, HOLDS),
@@ -234,6 +234,13 @@ _ALL = (
         HOLDS,
     ),
     Accident("believes H100, gets L4", L4, HOLDS, 0.95),
+    Accident("H100, 4 x the load", {**cards("h100_sxm"), **labelled("NVIDIA-H100-80GB-HBM3"), **scaled(4.0)}, HOLDS),
+    Accident(
+        "the same, believed to be an L40S, 4 x slower",
+        {**cards("h100_sxm"), **labelled("NVIDIA-L40S"), **scaled(4.0)},
+        dict.fromkeys((WITH, SLOW), Bar(of_other=(1.3, "H100, 4 x the load"))),
+    ),
+    Accident("0.35 s and 30 ms together", tight("350ms", "30ms")),
     Accident("large: 1,000 to 2,000 req/s", LARGE_SERVICE, HOLDS),
 )
 ACCIDENTS: Mapping[str, Accident] = {each.name: each for each in _ALL}

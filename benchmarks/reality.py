@@ -167,7 +167,7 @@ def make(names: Sequence[str], data: Path, seeds: Sequence[int], runs: Runs, wor
     return present
 
 
-def misses(bar: Bar, rows: Sequence[Row], static: Sequence[Row], plain: Sequence[Row], objective: float) -> list[str]:
+def misses(bar: Bar, rows: Sequence[Row], static: Sequence[Row], other: Sequence[Row], objective: float) -> list[str]:
     """What a bar asks for and these runs miss; empty where it is met."""
     hours = mean(row.gpu_hours for row in rows)
     asked = objective if bar.attains is None else bar.attains
@@ -177,7 +177,7 @@ def misses(bar: Bar, rows: Sequence[Row], static: Sequence[Row], plain: Sequence
         (bar.sized_only or bar.seeds_below is not None or mean(row.attainment for row in rows) >= asked, "attainment"),
         (bar.seeds_below is None or below <= bar.seeds_below * len(rows), f"{below} of {len(rows)} seeds below"),
         (bar.of_static is None or not static or hours <= bar.of_static * _hours(static), "GPU-hours"),
-        (bar.of_plain is None or not plain or hours <= bar.of_plain * _hours(plain), "GPU-hours"),
+        (bar.of_other is None or not other or hours <= bar.of_other[0] * _hours(other), "GPU-hours"),
         (bar.hours is None or hours <= bar.hours, "GPU-hours"),
         (bar.largest is None or max(row.largest for row in rows) <= bar.largest, "largest size"),
         (bar.named_within is None or max(named) <= bar.named_within, "not named in time"),
@@ -193,14 +193,14 @@ def table(runs: Runs, names: Iterable[str]) -> Iterator[str]:
     """Lines of Markdown: an accident under a policy each, as far as there are runs."""
     yield f"| {' | '.join(CELLS)} |"
     yield "|" + "---|" * len(CELLS)
-    plain = {policy: runs.of("plain", policy) for policy in (WITH, SLOW)}
     for accident in (ACCIDENTS[name] for name in names):
         static = runs.of(accident.name, STATIC)
         for policy, words in ((WITH, "with"), (SLOW, "without")):
             rows = runs.of(accident.name, policy)
             if rows:
                 bar = accident.bars.get(policy)
-                missed = misses(bar, rows, static, plain[policy], accident.objective) if bar else []
+                other = runs.of(bar.of_other[1], policy) if bar and bar.of_other else []
+                missed = misses(bar, rows, static, other, accident.objective) if bar else []
                 verdict = "" if bar is None else f"missed: {', '.join(missed)}" if missed else "met"
                 told = "" if bar is None else bar.told(accident.objective)
                 yield f"| {accident.name} | {words} | {_cells(rows, static)} | {told} | {verdict} |"

@@ -71,7 +71,7 @@ def test_an_accident_is_printed_as_a_scenario_for_the_command(capsys: pytest.Cap
         (Bar(seeds_below=0.1), [ROW] * 2 + [replace(ROW, attainment=0.5)], ["1 of 3 seeds below"]),
         (Bar(of_static=0.95), [ROW], []),
         (Bar(of_static=0.8), [ROW], ["GPU-hours"]),
-        (Bar(of_plain=1.1), [replace(ROW, gpu_hours=11.1)], ["GPU-hours"]),
+        (Bar(of_other=(1.1, "plain")), [replace(ROW, gpu_hours=11.1)], ["GPU-hours"]),
         (Bar(hours=9.9), [ROW], ["GPU-hours"]),
         (Bar(sized_only=True, largest=6), [replace(ROW, attainment=0.1)], []),
         (Bar(sized_only=True, largest=5), [ROW], ["largest size"]),
