@@ -28,9 +28,7 @@ def stepped(factor: float, cold_start: float, plugin: bool, connections: float) 
 
 def needed(cluster: RoutedCluster) -> int:
     """Replicas that carry what was reckoned with during the last hold time, by what they really carry."""
-    hold = cluster.cold_start + 60.0
-    lately = [d.explanation.forecast_rps for at, d in cluster.decisions if at >= cluster.clock - hold]
-    return math.ceil(max(lately) / 4.0)
+    return math.ceil(cluster.memory.services[CHAT.spec.key].peaks.rate_rps / 4.0)
 
 
 def believed(cluster: RoutedCluster, since: float = 0.0) -> list[tuple[float, float]]:
