@@ -191,8 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--results", type=Path, help=f"folder of finished runs; default {RESULTS} with --fixed, else none"
     )
     parser.add_argument("--record", type=Path, help="a file to add the figures of each day to")
+    parser.add_argument("--recorded", type=Path, help="print the report of such a file; nothing is played")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     given = parser.parse_args(arguments)
+    if given.recorded is not None:
+        print("\n".join(report(read(given.recorded))))
+        return 0
     seeds = given.seed or (SEEDS[: given.fixed] if given.fixed else [secrets.randbelow(2**31)])
     print(f"seed {', '.join(map(str, seeds))}\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import drawn_days
-from benchmarks.days import DayFigures, Played, report, verdicts
+from benchmarks.days import DayFigures, Played, main, report, verdicts
 from benchmarks.drawn_days import CARRIED_RPS, FEATURES, HOURS, SEEDS, TREE, Day, content, drawn, lived, pairs
 from holdfast.twin.fleet import Workload
 from holdfast.twin.scenario import Scenario
 from tests.shared_data import shared_data
 
 MANY = range(200)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_day_is_a_pure_function_of_its_seed() -> None:
@@ -109,6 +111,15 @@ def test_lengths_are_those_of_the_recordings() -> None:
         assert means[source].prompt_tokens.mean() == pytest.approx(prompt, rel=0.12), source
         assert means[source].output_tokens.mean() == pytest.approx(output, rel=0.12), source
         assert min(means[source].prompt_tokens.min(), means[source].output_tokens.min()) >= 1
+
+
+@pytest.mark.parametrize("recorded", sorted((ROOT / "benchmarks" / "results").glob("days-*.jsonl")), ids=str)
+def test_the_docs_hold_the_report_of_the_recorded_days(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recorded", str(recorded)]) == 0
+    told, lines = (ROOT / "docs" / "benchmarks.md").read_text(), capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    for line in lines:
+        assert line in told
 
 
 def day(seed: int = 1, **changed: object) -> DayFigures:
