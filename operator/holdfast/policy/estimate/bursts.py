@@ -88,6 +88,8 @@ def expected_bursts(
     is covered in any case if it can make more requests late than the `spare_requests` of the error budget.
     """
     past = [rise for rise in rises if rise.at <= now]
+    if len(past) < 2:
+        return NONE
     due = _due(past, now, lead_seconds)
     found, chance, period = due or (*_irregular(past, now, lead_seconds), 0.0)
     if due and max(rise.rate_rps - rise.from_rps for rise in found) * lead_seconds > spare_requests:

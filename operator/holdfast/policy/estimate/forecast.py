@@ -100,10 +100,7 @@ def forecast(
     interval: float,
     spare_requests: float = math.inf,
 ) -> Forecast | None:
-    """Return the forecast; None where no arrival rate was ever observed.
-
-    `spare_requests`: so many requests may still be late.
-    """
+    """Return the forecast, None where no arrival rate was ever observed; `spare_requests` may still be late."""
     line = demand.line
     if line is None:
         return None
