@@ -47,9 +47,10 @@ class Bar:
             yield f"at most {self.seeds_below:.0%} of the seeds below {100 * objective:g} %"
         elif not self.sized_only:
             yield f">= {100 * (objective if self.attains is None else self.attains):g} %"
-        for limit, words in filter(None, ((self.of_static, "static"), self.of_other)):
-            if limit is not None:
-                yield f"<= {limit:g} x {words}"
+        if self.of_static is not None:
+            yield f"<= {self.of_static:g} x static"
+        if self.of_other is not None:
+            yield "<= {:g} x {}".format(*self.of_other)
         if self.hours is not None:
             yield f"<= {self.hours:g} GPU-hours"
         if self.largest is not None:

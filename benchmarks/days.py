@@ -194,9 +194,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--recorded", type=Path, help="print the report of such a file; nothing is played")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     given = parser.parse_args(arguments)
-    if given.recorded is not None:
-        print("\n".join(report(read(given.recorded))))
-        return 0
+    days = _played_as(given) if given.recorded is None else read(given.recorded)
+    for line in report(days):
+        print(line)
+    return 1 if given.check and any(each.met is False for each in verdicts(days)) else 0
+
+
+def _played_as(given: argparse.Namespace) -> list[DayFigures]:
+    """Play the days that were asked for, and record each as soon as it is finished."""
     seeds = given.seed or (SEEDS[: given.fixed] if given.fixed else [secrets.randbelow(2**31)])
     print(f"seed {', '.join(map(str, seeds))}\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -206,9 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             days.append(day)
             if given.record is not None:
                 Lines(given.record).add(json.dumps(asdict(day)))
-    for line in report(days):
-        print(line)
-    return 1 if given.check and any(each.met is False for each in verdicts(days)) else 0
+    return days
 
 
 def _seed(text: str) -> int:

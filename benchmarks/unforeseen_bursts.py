@@ -24,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.drawn_days import HOURS, SEEDS, DrawnDay, drawn
+from holdfast.twin.peak import smallest
 from holdfast.twin.timers import Floats
 
 STEP_SECONDS = 1.0
@@ -70,13 +71,12 @@ def _late(calm: Floats, load: Floats, ordered: Floats, headroom: float) -> float
 
 def _least(calm: Floats, load: Floats, ordered: Floats, allowed: float) -> float:
     """The least headroom with which at most the allowed share is late."""
-    low, high = 1.0, float((load / calm).max())
-    if _late(calm, load, ordered, low) <= allowed:
-        return low
-    while high - low > FINEST:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if _late(calm, load, ordered, middle) <= allowed else (middle, high)
-    return high
+    headrooms = np.arange(1.0, float((load / calm).max()) + FINEST, FINEST)
+
+    def keeps(size: int) -> bool:
+        return _late(calm, load, ordered, headrooms[size - 1]) <= allowed
+
+    return float(headrooms[smallest(keeps, len(headrooms)) - 1])
 
 
 def table(seeds: Sequence[int], objective: float) -> Iterator[str]:
