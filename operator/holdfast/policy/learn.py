@@ -218,9 +218,8 @@ def _headroom(
 ) -> headroom.Headroom:
     known, service, slo = observed.known, observed.service, observed.service.spec.slo
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.learned.headroom
-    level = arrivals.line.level_rps if arrivals.line else 0.0
     frozen = known.limited or _seems_sick(observed.service, observed.sick) or observed.engine_fault
-    adapted = headroom.adapt(old, verdicts, state, slo, level * slo.window_seconds, frozen, known.short)
+    adapted = headroom.adapt(old, verdicts, state, slo, arrivals.level_rps * slo.window_seconds, frozen, known.short)
     return headroom.in_force(adapted, observed.starting)
 
 

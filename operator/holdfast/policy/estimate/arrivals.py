@@ -61,6 +61,11 @@ class Arrivals:
         return self.cells[-self.regime].ends_at - self.cells[-self.regime].seconds if self.regime else 0.0
 
     @property
+    def level_rps(self) -> float:
+        """Present rate; 0 where none was ever observed."""
+        return 0.0 if self.line is None else self.line.level_rps
+
+    @property
     def noise(self) -> float:
         """Dispersion, never below that of Poisson arrivals."""
         return max(1.0, self.dispersion)

@@ -43,10 +43,7 @@ class Rise:
 
 @value
 class Bursts:
-    """How many rises require a rate within one lead time; 0 where they require none.
-
-    Where they have a period, `highest_rps` is the highest of them at any time.
-    """
+    """How many rises require which rate within one lead time, 0 if none do; `highest_rps` of those with a period."""
 
     rises: int
     rate_rps: float
@@ -90,22 +87,21 @@ def expected_bursts(
     past = [rise for rise in rises if rise.at <= now]
     if len(past) < 2:
         return NONE
-    due = _due(past, now, lead_seconds)
-    found, chance, period = due or (*_irregular(past, now, lead_seconds), 0.0)
-    if due and max(rise.rate_rps - rise.from_rps for rise in found) * lead_seconds > spare_requests:
+    found, chance, period = _regular(past, now, lead_seconds) or _irregular(past, now, lead_seconds)
+    if period and max(rise.rate_rps - rise.from_rps for rise in found) * lead_seconds > spare_requests:
         quantile = 1.0
     rates = sorted(rise.rate_rps for rise in found)
-    highest = rates[-1] if due else 0.0
+    highest = rates[-1] if period else 0.0
     if not chance > 1.0 - quantile:
         return Bursts(0, 0.0, period, highest)
     share = 1.0 - (1.0 - quantile) / chance
     return Bursts(len(rates), rates[max(0, math.ceil(share * len(rates)) - 1)], period, highest)
 
 
-def _due(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float, float] | None:
-    """Return bursts with a period, the chance of one within a lead time, and the period.
+def _regular(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float, float] | None:
+    """Return bursts, the chance of one in a lead time, and their period; None without one, or where it has lapsed.
 
-    None without a period, or where the next burst stayed away. It is expected within the spread of the gaps, and there
+    The next burst is expected within the spread of the gaps, and there
     with the chance of n + 1 in n + 2 after n gaps (Laplace).
     """
     found = _alike(rises)
@@ -120,8 +116,8 @@ def _due(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequen
     return (found[-len(same) - 1 :], chance, period) if until >= -spread else None
 
 
-def _irregular(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float]:
-    """Return bursts that come at any time, and the chance of one within a lead time.
+def _irregular(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[Sequence[Rise], float, float]:
+    """Return the same of bursts that come at any time: their period is 0.
 
     A lead time contains one with the chance p = (n - 1) lead / (time since the first of n bursts). A single burst is no
     evidence of recurrence, hence n - 1. None is expected where the last one is too long ago.
@@ -130,7 +126,7 @@ def _irregular(rises: Sequence[Rise], now: float, lead_seconds: float) -> tuple[
     breaks = [place for place, (at, until) in enumerate(pairwise(times), start=1) if until - at > KEPT_SECONDS]
     found = _alike(rises[max(breaks, default=0) :])
     chance = (len(found) - 1) * lead_seconds / max(now - found[0].at, lead_seconds, 1.0) if found else 0.0
-    return found, min(1.0, chance)
+    return found, min(1.0, chance), 0.0
 
 
 def _alike(rises: Sequence[Rise]) -> list[Rise]:
