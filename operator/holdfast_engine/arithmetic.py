@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 # Tokens come in uneven steps: what is planned for must stay a little below what was promised.
-TPOT_MARGIN = 0.9
+MARGIN = 0.9
 # Prefill never stops, however slow the decoding sequences are.
 LEAST_PREFILL_TOKENS = 64
 # While some sequences decode, the next ones compute their prompts.
@@ -89,14 +89,29 @@ def tokens_per_step(
     """
     if decodes <= 0 or decodes >= most:
         return most
-    planned = TPOT_MARGIN * tpot_seconds
+    planned = MARGIN * tpot_seconds
     if linear_seconds(law, 0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
         return most
-    allowed = planned + TPOT_MARGIN * spare_seconds
+    allowed = planned + MARGIN * spare_seconds
     room = allowed - linear_seconds(law, 0.0, decodes, kv_tokens, 0.0)
     prefill = ratio(room, law.c1 + law.c4 * pairs_per_prefill)
     prefill = min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes)
     return decodes + int(within_graphs(law, prefill, decodes, kv_tokens, pairs_per_prefill, allowed))
+
+
+def is_late_cut(
+    law: Law,
+    prompt_tokens: int,
+    left_seconds: float,
+    decodes: int,
+    kv_tokens: float,
+    pairs_per_prefill: float,
+    paced_tokens: int,
+    paced_seconds: float,
+) -> bool:
+    """Whether so many prompt tokens take too long at a pace (tokens in the seconds of a step), but not in one step."""
+    whole = step_seconds(law, prompt_tokens, decodes, kv_tokens, prompt_tokens * pairs_per_prefill)
+    return whole <= MARGIN * left_seconds and paced_seconds * prompt_tokens > MARGIN * left_seconds * paced_tokens
 
 
 def within_graphs(
@@ -119,7 +134,7 @@ def balanced_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> in
     """Sequences, 1 to `most`: those that decode in steps as long as the TPOT objective when each brings its share of
     prefill with it, and a few that compute their prompts. `most` where not even one sequence could keep the objective.
     """
-    room = TPOT_MARGIN * tpot_seconds - law.c0
+    room = MARGIN * (tpot_seconds - law.c0)
     decode_seconds = law.c2 + law.c3 * mix.kv_per_decode
     if room < decode_seconds:
         return most
@@ -134,7 +149,7 @@ def active_sequences(law: Law, tpot_seconds: float, mix: Mix, most: int) -> int:
     where prompts bring less than the least, that is what counts.
     """
     prefill_seconds = LEAST_PREFILL_TOKENS * (law.c1 + law.c4 * mix.pairs_per_prefill)
-    room = TPOT_MARGIN * tpot_seconds - law.c0 - prefill_seconds
+    room = MARGIN * (tpot_seconds - law.c0) - prefill_seconds
     decoding = ratio(room, law.c2 + law.c3 * mix.kv_per_decode)
     return int(max(balanced_sequences(law, tpot_seconds, mix, most), min(decoding + PREFILLING_SEQUENCES, most)))
 

@@ -110,7 +110,7 @@ class FastLoop:
         self._emptied = False
         self._told_of_waiting = False
         self._told = (0, False)
-        self._active = capacity.active_sequences
+        self._active = self._balanced = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
         self._prefill_tps = _NONE
@@ -162,9 +162,10 @@ class FastLoop:
             self._front_end.adjust(now, lag_seconds, self.limits.objectives.ttft_seconds)
         # Who would be late for its client is late: the front end and the steps in flight take their time as well.
         # `first_token_seconds` counts one step under way, too: without one to spare, any longer step makes it late.
-        self.queue.advance(now + self._lag_seconds + self._ahead_seconds(len(self._pending)))
+        client_now = now + self._lag_seconds + self._ahead_seconds(len(self._pending))
+        self.queue.advance(client_now)
         self._running = running
-        self.step_limits = self._limits_for(max(0, running - len(self._starting)), now)
+        self.step_limits = self._limits_for(max(0, running - len(self._starting)), now, client_now)
         return self.step_limits
 
     def scheduled(self, output: Output) -> None:
@@ -329,7 +330,8 @@ class FastLoop:
         self.client_times.objectives = limits.objectives
         self.fit.take_prior(limits.prior)
         self._plan()
-        self.step_limits = self._limits_for(0, self._clock())
+        now = self._clock()
+        self.step_limits = self._limits_for(0, now, now)
 
     def _plan(self) -> None:
         """What changes with limits and law only, not with every step."""
@@ -342,18 +344,18 @@ class FastLoop:
             self._active = min(self._active, limits.active_sequences)
         if limits.tokens_per_step is not None and self._capacity.chunks:
             self._most_tokens = min(self._most_tokens, limits.tokens_per_step)
+        self._balanced = self._active
         if law is None or mix is None:
             return
         tpot_seconds = limits.objectives.tpot_seconds
         self._pairs_per_prefill = mix.pairs_per_prefill
-        full = self._active
         if limits.adapt:
-            full = arithmetic.balanced_sequences(law, tpot_seconds, mix, self._active)
+            self._balanced = arithmetic.balanced_sequences(law, tpot_seconds, mix, self._active)
             self._active = arithmetic.active_sequences(law, tpot_seconds, mix, self._active)
-        self._prefill_tps = arithmetic.full_prefill_tps(law, mix, full)
+        self._prefill_tps = arithmetic.full_prefill_tps(law, mix, self._balanced)
         self._peak_tps = arithmetic.peak_prefill_tps(law, mix, self._capacity.tokens_per_step)
 
-    def _limits_for(self, decodes: int, now: float) -> StepLimits:
+    def _limits_for(self, decodes: int, now: float, client_now: float) -> StepLimits:
         limits = self.limits
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
@@ -363,7 +365,10 @@ class FastLoop:
         spare_seconds = self._pace.spare_seconds(tpot_seconds, now) + ahead * tpot_seconds - self._ahead_seconds(ahead)
         prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
         most = self._decodes * (1 + self._capacity.drafts) + prefill
-        return StepLimits(self._active, int(min(self._tokens(spare_seconds), most)))
+        tokens = self._tokens(spare_seconds)
+        if self._running <= self._balanced and self._pace.bears_long_steps:
+            tokens = max(tokens, self._whole_prompts(client_now))
+        return StepLimits(self._active, int(min(tokens, most)))
 
     def _tokens(self, spare_seconds: float) -> int:
         """Tokens of a step that may take so much longer than the objective."""
@@ -381,6 +386,25 @@ class FastLoop:
         )
         # Drafted tokens are computed too.
         return min(most, tokens + self._decodes * self._capacity.drafts)
+
+    def _whole_prompts(self, client_now: float) -> int:
+        """Tokens of a step that ends those prompts which would be late at the pace of TPOT, and are not so; else 0.
+
+        TPOT is a mean over an answer. While no more sequences run than keep it with all that their prompts bring, most
+        answers can bear a long step; a late first token is late for good.
+        """
+        law, pace, tokens, whole = self.fit.law, self._look_ahead(), 0, 0
+        for name, request in self._starting.items():
+            entry = self.ledger.entry(name)
+            if law is None or entry is None or request.num_preemptions:
+                continue
+            tokens += request.num_prompt_tokens - request.num_computed_tokens
+            left_seconds, kv_tokens = entry.deadline - client_now, self._last.kv + self._decodes
+            pairs = self._pairs_per_prefill
+            if arithmetic.is_late_cut(law, tokens, left_seconds, self._decodes, kv_tokens, pairs, *pace):
+                whole = tokens
+        decodes = self._decodes * (1 + self._capacity.drafts)
+        return min(self._most_tokens, decodes + whole) if whole else 0
 
     def _look_ahead(self) -> Outlook:
         """What is expected of the steps to come; worked out when it is asked for, not in every step."""

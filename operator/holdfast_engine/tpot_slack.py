@@ -41,6 +41,11 @@ class Pace:
     def __len__(self) -> int:
         return len(self._starts)
 
+    @property
+    def bears_long_steps(self) -> bool:
+        """Whether one long step weighs little in the mean of nearly every answer; not denied before any have ended."""
+        return self._ended < LEARN_EVERY or self.surest_steps == MOST_STEPS
+
     def step(self, now: float) -> None:
         """A step has ended: every sequence has one token more."""
         self._steps += 1

@@ -437,7 +437,7 @@ def test_a_step_that_is_launched_ahead_is_time_that_a_new_request_waits() -> Non
     for under_way in (0, 1):
         assert numbers(engine)["under_way_seconds"] == 0.0
         engine.loop.before_step(1)
-        cached = Cached([request.request_id], [request.computed + under_way])
+        cached = Cached([request.request_id], [request.num_computed_tokens + under_way])
         engine.loop.scheduled(ToyOutput([], cached, {request.request_id: 1}))
     told = numbers(engine)
     assert told["under_way_seconds"] == LAW.seconds(*engine.loop._last) > 0.0

@@ -35,7 +35,7 @@ class ToyRequest:
     max_tokens: int
     num_preemptions: int = 0
     num_output_tokens: int = 0
-    computed: int = 0
+    num_computed_tokens: int = 0
     status: Status = Status("WAITING")
 
 
@@ -127,7 +127,7 @@ class ToyEngine:
 
     def preempt(self) -> None:
         victim = self.running.pop()
-        victim.computed = 0
+        victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         self.loop.queue.prepend_request(victim)
 
@@ -137,19 +137,19 @@ class ToyEngine:
             tokens = min(self._missing(request), budget)
             if tokens > 0:
                 cached.req_ids.append(request.request_id)
-                cached.num_computed_tokens.append(request.computed)
+                cached.num_computed_tokens.append(request.num_computed_tokens)
                 scheduled[request.request_id] = tokens
                 budget -= tokens
         while self.loop.queue and budget > 0 and len(self.running) < active:
             request = self.loop.queue.peek_request()
             assert self.loop.queue.pop_request() is request
             tokens = min(self._missing(request), budget)
-            new.append(New(request.request_id, request.computed))
+            new.append(New(request.request_id, request.num_computed_tokens))
             scheduled[request.request_id] = tokens
             self.running.append(request)
             budget -= tokens
         for request in self.running:
-            request.computed += scheduled.get(request.request_id, 0)
+            request.num_computed_tokens += scheduled.get(request.request_id, 0)
         return ToyOutput(new, cached, scheduled)
 
     def _complete(self, output: ToyOutput) -> list[str]:
@@ -165,7 +165,7 @@ class ToyEngine:
 
     @staticmethod
     def _missing(request: ToyRequest) -> int:
-        return request.num_prompt_tokens + request.num_output_tokens - request.computed
+        return request.num_prompt_tokens + request.num_output_tokens - request.num_computed_tokens
 
 
 class EngineAhead(ToyEngine):
@@ -366,6 +366,38 @@ def test_a_prior_limits_from_the_first_step_on() -> None:
     assert engine.loop.before_step(10).tokens_per_step < 2048
 
 
+def _beside_a_new_answer(ttft_seconds: float, answer: int) -> tuple[ToyEngine, ToyRequest]:
+    """A prompt of 2,000 tokens that has had its first step beside an answer that has just begun.
+
+    A decode takes 4.5 ms: TPOT's pace is 64 prompt tokens a step, 350 ms in all. In one step they take 205 ms.
+    """
+    engine = ToyEngine(Limits(1, Objectives(ttft_seconds, tpot_seconds=0.008)))
+    for _ in range(40):
+        engine.arrive(prompt=50, output=answer)
+        engine.run(0.4)
+    engine.arrive(prompt=50, output=200)
+    engine.step()
+    long = engine.arrive(prompt=2000, output=answer)
+    engine.step()
+    return engine, long
+
+
+def test_a_prompt_that_is_late_at_the_pace_of_tpot_is_not_cut() -> None:
+    engine, long = _beside_a_new_answer(ttft_seconds=0.3, answer=40)
+    engine.step()
+    assert long.num_output_tokens == 1
+
+
+@pytest.mark.parametrize(("ttft_seconds", "answer"), [(0.3, 5), (0.1, 40), (1.0, 40)])
+def test_a_prompt_is_cut_beside_short_answers_or_where_it_is_late_or_in_time_anyhow(
+    ttft_seconds: float, answer: int
+) -> None:
+    engine, long = _beside_a_new_answer(ttft_seconds, answer)
+    for _ in range(5):
+        engine.step()
+    assert not long.num_output_tokens
+
+
 def test_a_record_has_a_number_for_every_field() -> None:
     for engine in (ToyEngine(limits=None), ToyEngine()):
         engine.arrive()
@@ -447,7 +479,7 @@ def test_a_step_that_vllm_gave_up_is_no_part_of_the_next_one() -> None:
     engine.arrive(prompt=200, output=10)
     engine.loop.scheduled(engine._schedule(64, 2048))
     engine.now += 1.0
-    engine.running[0].computed = 0
+    engine.running[0].num_computed_tokens = 0
     engine.step()
     engine.step()
     assert len(observed) == 2

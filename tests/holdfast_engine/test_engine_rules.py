@@ -140,7 +140,7 @@ def test_the_prefill_of_a_step_keeps_the_decoding_sequences_in_time() -> None:
     tokens = arithmetic.tokens_per_step(LAW, 0.05, decodes=20, kv_tokens=10_000, pairs_per_prefill=500, most=8192)
     prefill = tokens - 20
     assert LAW.seconds(prefill, 20, 10_000, prefill * 500) <= 0.05
-    assert LAW.seconds(prefill * 1.2, 20, 10_000, prefill * 600) > 0.05 * arithmetic.TPOT_MARGIN
+    assert LAW.seconds(prefill * 1.2, 20, 10_000, prefill * 600) > 0.05 * arithmetic.MARGIN
 
 
 def test_prefill_never_stops() -> None:
@@ -163,14 +163,15 @@ def test_balanced_sequences_fill_the_objective_in_steady_state() -> None:
     balanced = arithmetic.balanced_sequences(LAW, 0.05, mix, 1000)
     decoding = balanced - arithmetic.PREFILLING_SEQUENCES
     step = LAW.seconds(4.0 * decoding, decoding, 300.0 * decoding, 4.0 * decoding * 128.0)
-    assert 0.85 * 0.05 <= step <= arithmetic.TPOT_MARGIN * 0.05
+    assert 0.85 * 0.05 <= step <= LAW.c0 + arithmetic.MARGIN * (0.05 - LAW.c0)
 
 
 def test_active_sequences_fill_the_objective_while_prefill_is_at_its_least() -> None:
     active = arithmetic.active_sequences(LAW, 0.05, Mix(40.0, 300.0, 128.0), 1000)
     decoding = active - arithmetic.PREFILLING_SEQUENCES
     least = arithmetic.LEAST_PREFILL_TOKENS
-    assert 0.85 * 0.05 <= LAW.seconds(least, decoding, 300.0 * decoding, least * 128.0) <= arithmetic.TPOT_MARGIN * 0.05
+    step = LAW.seconds(least, decoding, 300.0 * decoding, least * 128.0)
+    assert 0.85 * 0.05 <= step <= LAW.c0 + arithmetic.MARGIN * (0.05 - LAW.c0)
 
 
 @given(laws, positive, st.builds(Mix, st.floats(0, 1e4), st.floats(0, 1e5), st.floats(0, 1e5)), st.integers(1, 4096))
@@ -285,3 +286,12 @@ def test_without_a_known_rate_any_number_may_wait(unknown: float) -> None:
     limits = Limits(1, Objectives(1.0, 0.05))
     assert rules.most_queued_requests(limits, unknown, 500.0) == math.inf
     assert rules.most_queued_requests(limits, 2000.0, unknown) == math.inf
+
+
+@given(laws, st.integers(0, 10**6), st.floats(), st.integers(0, 4096), st.integers(1, 4096), st.floats())
+def test_no_prompt_is_taken_whole_that_would_be_late_so(
+    law: Law, tokens: int, left: float, decodes: int, paced: int, seconds: float
+) -> None:
+    if arithmetic.is_late_cut(law, tokens, left, decodes, 100.0 * decodes, 128.0, paced, seconds):
+        assert law.seconds(tokens, decodes, 100.0 * decodes, tokens * 128.0) <= left
+        assert seconds * tokens / paced > 0.89 * left

@@ -21,19 +21,20 @@ from tests.twin.twin_builders import workload
 
 LAW = StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9)
 SLO = Slo(ttft_seconds=1.0, tpot_seconds=0.05, objective=0.95, window_seconds=3600.0)
+TIGHT = Slo(ttft_seconds=0.25, tpot_seconds=0.012, objective=0.95, window_seconds=3600.0)
+"""TPOT is close to the shortest step: at its pace, a prompt of 1,500 tokens or more misses TTFT."""
 ENGINE = SchedulerLimits(64, 2048, 40_000)
 
 
-def _load(rate: float, seconds: float = 25.0, seed: int = 0) -> Workload:
+def _load(rate: float, seconds: float = 25.0, seed: int = 0, shortest: int = 1) -> Workload:
     draw = np.random.default_rng(seed)
     count = int(rate * seconds)
-    return workload(
-        np.cumsum(draw.exponential(1.0 / rate, count)), draw.integers(50, 2000, count), draw.integers(1, 200, count)
-    )
+    at, prompts = np.cumsum(draw.exponential(1.0 / rate, count)), draw.integers(50, 2000, count)
+    return workload(at, prompts, draw.integers(shortest, 200, count))
 
 
-def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None) -> Limits:
-    objectives = Objectives(SLO.ttft_seconds, SLO.tpot_seconds)
+def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None, slo: Slo = SLO) -> Limits:
+    objectives = Objectives(slo.ttft_seconds, slo.tpot_seconds)
     law = Law(LAW.c0, LAW.c1, LAW.c2, LAW.c3, LAW.c4)
     return Limits(1, objectives, overload=overload, max_queued_seconds=most_seconds, prior=law)
 
@@ -45,25 +46,36 @@ def _fleet(load: Workload, told: Limits, engines: int = 1) -> EngineFleet:
     return fleet
 
 
-def _good(fleet: EngineFleet) -> int:
+def _ended(load: Workload, told: Limits | None) -> EngineFleet:
+    """One engine at the end of a load, with the plugin or without."""
+    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"), [] if told is None else [told])
+    fleet.add()
+    fleet.advance(math.inf)
+    return fleet
+
+
+def _good(fleet: EngineFleet, slo: Slo = SLO) -> int:
     found = fleet.requests
     tpot = (found["last_at"] - found["first_at"]) / np.maximum(found["output"] - 1, 1)
-    in_time = (found["first_at"] - found["at"] <= SLO.ttft_seconds) & (tpot <= SLO.tpot_seconds)
+    in_time = (found["first_at"] - found["at"] <= slo.ttft_seconds) & (tpot <= slo.tpot_seconds)
     return int((in_time & (found["state"] == state_arrays.FINISHED)).sum())
 
 
 @pytest.mark.parametrize("overload", list(Overload))
 @pytest.mark.parametrize("rate", [2.0, 16.0])
-def test_every_time_is_that_of_the_emulators_scheduler(rate: float, overload: Overload) -> None:
-    load, clock = _load(rate), ReplayClock()
-    fleet = _fleet(load, _told(overload))
+@pytest.mark.parametrize(("slo", "shortest"), [(SLO, 1), (TIGHT, 20)])
+def test_every_time_is_that_of_the_emulators_scheduler(
+    slo: Slo, shortest: int, rate: float, overload: Overload
+) -> None:
+    load, clock = _load(rate, shortest=shortest), ReplayClock()
+    fleet = _fleet(load, _told(overload, slo=slo))
     for stop in range(10):
         fleet.advance(7.0 * stop)
         fleet.check()
     fleet.advance(math.inf)
     columns = (load.at, load.prompt_tokens, load.output_tokens)
     arrivals = [Arrival(*each) for each in zip(*(column.tolist() for column in columns), strict=True)]
-    outcomes = replay_on(FastLoopScheduler(ENGINE, GivenLimits(_told(overload)), clock), arrivals, LAW, clock)
+    outcomes = replay_on(FastLoopScheduler(ENGINE, GivenLimits(_told(overload, slo=slo)), clock), arrivals, LAW, clock)
     for request, outcome in zip(fleet.requests, outcomes, strict=True):
         if math.isinf(outcome.ttft_seconds):
             assert request["state"] == state_arrays.REJECTED
@@ -74,12 +86,14 @@ def test_every_time_is_that_of_the_emulators_scheduler(rate: float, overload: Ov
 
 def test_overload_costs_less_with_the_fast_loop() -> None:
     load = _load(16.0)
-    plain = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"))
-    plain.add()
-    plain.advance(math.inf)
-    fast = _fleet(load, _told())
-    fast.advance(math.inf)
-    assert _good(fast) > 2 * _good(plain)
+    assert _good(_ended(load, _told())) > 2 * _good(_ended(load, None))
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
+def test_prompts_do_not_crawl_where_tpot_is_close_to_the_shortest_step(rate: float) -> None:
+    load = _load(rate, seconds=300.0, shortest=20)
+    fast, plain = (_good(_ended(load, told), TIGHT) / len(load) for told in (_told(slo=TIGHT), None))
+    assert fast >= plain - 0.01
 
 
 def test_what_the_plugin_judged_is_what_clients_saw() -> None:

@@ -101,6 +101,10 @@ class Sequence:
         return self.prompt_tokens
 
     @property
+    def num_computed_tokens(self) -> int:
+        return self.computed
+
+    @property
     def num_output_tokens(self) -> int:
         return self.generated
 

@@ -123,6 +123,9 @@ def before_step(
         spare_seconds = _spare_seconds(loop, row, places, requests, now)
         spare_seconds += ahead * loop["tpot"] - _ahead_seconds(loop, fits, ahead)
         engine["tokens"] = _tokens(loop, fits, spare_seconds)
+        bears_long_steps = loop["ended"] < LEARN_EVERY or loop["surest_steps"] == MOST_STEPS
+        if bears_long_steps and loop["ran"] <= loop["balanced"]:
+            engine["tokens"] = max(engine["tokens"], _whole_prompts(loop, fits, row, requests))
 
 
 @inner
@@ -182,6 +185,25 @@ def _tokens(loop: Record, fits: Floats, spare_seconds: float) -> int:
     law = law_fit.law_of(fits)
     tokens = arithmetic.tokens_per_step(law, loop["tpot"], decodes, kv_tokens, pairs, most, spare_seconds)
     return min(most, tokens)
+
+
+@inner
+def _whole_prompts(loop: Record, fits: Floats, row: Integers, requests: Records) -> int:
+    """Tokens of a step that ends those prompts which would be late at the pace of TPOT, and are not so; else 0."""
+    decodes, tokens, whole = int(loop["decoding"]), 0, 0
+    kv_tokens, pairs = float(loop["last_kv"] + decodes), loop["pairs_per_prefill"]
+    law = law_fit.law_of(fits)
+    for number in row:
+        request = requests[number]
+        if request["generated"] > 0 or request["preemptions"] > 0:
+            continue
+        _foresee(loop, fits)
+        tokens += request["prompt"] - request["computed"]
+        left_seconds = request["read_at"] + loop["ttft"] - loop["now"]
+        paced, seconds = loop["next_prefill"], loop["next_seconds"]
+        if arithmetic.is_late_cut(law, tokens, left_seconds, decodes, kv_tokens, pairs, paced, seconds):
+            whole = tokens
+    return min(int(loop["most_tokens"]), decodes + whole) if whole > 0 else 0
 
 
 @inner
@@ -348,16 +370,15 @@ def updated(loop: Record, engine: Record, fits: Floats, places: Records, request
 @inner
 def _plan(loop: Record, fits: Floats) -> None:
     """What changes with the law only, not with every step."""
-    loop["active"] = loop["most_active"]
+    loop["active"] = loop["balanced"] = loop["most_active"]
     if not loop["has_law"] or not leastsquares.has_mix(fits[RECENT]):
         return
     law, mix = law_fit.law_of(fits), leastsquares.mix_of(fits[RECENT])
     loop["pairs_per_prefill"] = mix.pairs_per_prefill
-    full = loop["most_active"]
     if loop["adapts"]:
-        full = arithmetic.balanced_sequences(law, loop["tpot"], mix, loop["most_active"])
+        loop["balanced"] = arithmetic.balanced_sequences(law, loop["tpot"], mix, loop["most_active"])
         loop["active"] = arithmetic.active_sequences(law, loop["tpot"], mix, loop["most_active"])
-    loop["full_tps"] = arithmetic.full_prefill_tps(law, mix, full)
+    loop["full_tps"] = arithmetic.full_prefill_tps(law, mix, int(loop["balanced"]))
     loop["peak_tps"] = arithmetic.peak_prefill_tps(law, mix, loop["stock_tokens"])
 
 

@@ -34,7 +34,7 @@ LOOP = np.dtype(
         *fields_of(np.int64, "whole_decodes", "whole_mixed"),
         # The step law, and what follows from it.
         *fields_of(np.float64, "fitted_steps", "next_fit", "full_tps", "peak_tps", "pairs_per_prefill"),
-        *fields_of(np.int64, "has_law", "measured", "unfitted", "active"),
+        *fields_of(np.int64, "has_law", "measured", "unfitted", "active", "balanced"),
         # The step that ended last, the one planned last, how many have not ended, and how many had not then.
         *fields_of(np.float64, "updated", "pairs", "last_pairs"),
         *fields_of(np.int64, "prefill", "decodes", "kv", "last_kv", "ran", "decoding", "free_sequences"),
@@ -90,7 +90,7 @@ def _tell(loop: Record, asked: Limits, limits: SchedulerLimits) -> None:
     loop["longest_wait"] = longest_wait_seconds(asked)
     loop["most_queued"] = math.nan if asked.max_queued_requests is None else asked.max_queued_requests
     loop["adapts"], loop["rejects"] = asked.adapt, asked.overload is Overload.REJECT
-    loop["most_active"] = loop["active"] = min(active, asked.active_sequences or active)
+    loop["most_active"] = loop["active"] = loop["balanced"] = min(active, asked.active_sequences or active)
     loop["most_tokens"], loop["stock_tokens"] = min(tokens, asked.tokens_per_step or tokens), tokens
     loop["has_prior"] = loop["has_law"] = asked.prior is not None
 
