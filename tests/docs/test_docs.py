@@ -42,6 +42,13 @@ def check_manifests(text: str) -> None:
             model.parse(document)
 
 
+def test_pages_of_figures_stay_readable() -> None:
+    longest = {ROOT / "CHANGELOG.md": 60, ROOT / "docs" / "benchmarks.md": 150}
+    longest |= dict.fromkeys((ROOT / "docs" / "benchmarks").glob("*.md"), 350)
+    for page, lines in longest.items():
+        assert len(page.read_text().splitlines()) <= lines, page_name(page)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_make_targets_that_are_mentioned_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
