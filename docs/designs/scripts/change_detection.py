@@ -2,8 +2,8 @@
 
     python docs/designs/scripts/change_detection.py [--quick]
 
-Counts come from the real code path: one look at a counting interval of 30 s (two scrapes). The first table has eight
-days of a constant rate, looked at once per interval (30 s), per scrape (15 s) and per tick (5 s). Counts are Poisson
+Counts come from the real code path: one look at the operator's counting interval (45 s, three scrapes). The first table
+has eight days of a constant rate, looked at once per interval, per scrape (15 s) and per tick (5 s). Counts are Poisson
 (dispersion 1), or negative binomial with twice that variance. The second table is the median and the worst delay from a
 step to the first look at which the level has passed the middle between the old and the new rate.
 """
@@ -18,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.snapshot import Timing
 from holdfast.domain.valid_traffic import judge
+from holdfast.observe.queries import window
 from holdfast.policy.estimate.arrivals import FALSE_ALARMS_PER_DAY, Arrivals, observe_arrivals
+from holdfast.policy.estimate.cold_start import ColdStarts, lead_seconds
+from holdfast.policy.settings import PolicySettings
 
-SLOT_SECONDS, INTERVAL_SECONDS, LEAD_SECONDS, DAY_SECONDS = 5, 30, 125.0, 86_400
+SLOT_SECONDS, SCRAPE_SECONDS, DAY_SECONDS = 5, 15, 86_400
+TIMING = Timing(tick_seconds=SLOT_SECONDS, scrape_seconds=SCRAPE_SECONDS)
+INTERVAL_SECONDS = round(window(TIMING.tick_seconds, TIMING.scrape_seconds).interval_seconds)
+LEAD_SECONDS = lead_seconds(ColdStarts(), TIMING, INTERVAL_SECONDS, PolicySettings())
 BASE_RPS = 20.0
 BEGIN = 1_000_000.0
 
@@ -89,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"constant {BASE_RPS:g} req/s: false alarms per day (the law allows {FALSE_ALARMS_PER_DAY:g})")
     for dispersion in (1.0, 2.0):
         counts = drawn(np.full(seconds // SLOT_SECONDS, BASE_RPS), dispersion, np.random.default_rng(7))
-        for look in (30, 15, 5):
+        for look in (INTERVAL_SECONDS, SCRAPE_SECONDS, SLOT_SECONDS):
             rises, falls, learned = alarms(counts, look)
             a_day = f"{rises / days:.1f} rises, {falls / days:.1f} falls"
             print(f"  dispersion {dispersion:g}, a look every {look:2d} s: {a_day}; dispersion learned {learned:.2f}")

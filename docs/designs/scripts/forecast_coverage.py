@@ -2,10 +2,10 @@
 
     python docs/designs/scripts/forecast_coverage.py [--quick]
 
-One look every 15 s at a counting interval of 30 s, as the operator looks. Each forecast is held against what then
-arrived: the highest rate over half the lead time within the next lead time. `in cells`: windows begin every 30 s, as
-the law learns it. `at any time`: they begin every 5 s. An exact forecast of the quantile q covers the share q of all
-looks.
+One look every 15 s at the operator's counting interval (45 s, three scrapes). Each forecast is held against what then
+arrived: the highest rate over half the lead time within the next lead time. `in cells`: windows begin once per
+interval, as the law learns it. `at any time`: they begin every 5 s. An exact forecast of the quantile q covers the
+share q of all looks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.snapshot import Timing
 from holdfast.domain.valid_traffic import judge
+from holdfast.observe.queries import window
 from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
+from holdfast.policy.estimate.cold_start import ColdStarts, lead_seconds
 from holdfast.policy.estimate.forecast import Residuals, forecast, learn_residuals, smoothed_seconds
+from holdfast.policy.settings import PolicySettings
 
-SLOT_SECONDS, LOOK_SECONDS, INTERVAL_SECONDS, LEAD_SECONDS = 5, 15, 30, 120.0
+SLOT_SECONDS, LOOK_SECONDS = 5, 15
+TIMING = Timing(tick_seconds=SLOT_SECONDS, scrape_seconds=LOOK_SECONDS)
+INTERVAL_SECONDS = round(window(TIMING.tick_seconds, TIMING.scrape_seconds).interval_seconds)
+LEAD_SECONDS = lead_seconds(ColdStarts(), TIMING, INTERVAL_SECONDS, PolicySettings())
 WARM_UP_SECONDS = 3600
 QUANTILES = (0.5, 0.9, 0.99)
 BEGIN = 1_000_000.0
