@@ -12,12 +12,14 @@ from holdfast.domain.decision import Action
 from holdfast.domain.signals import MissingHistory, SignalState
 from holdfast.domain.valid_traffic import judge
 from holdfast.maths.normal_belief import NormalBelief
+from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.replica_capacity import Correction
 from holdfast.policy.estimate.scale_to_zero import Slumber
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimum, ScheduledMinimums
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
@@ -96,7 +98,14 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH), None, None),
     (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH, slo=SPENT), 3, None),
     (guards.no_load_returns, replace(CAME_LATELY, forecast=None), None, None),
+    (guards.no_floor_is_near, view(), None, None),
+    (guards.no_floor_is_near, view(scheduled=ScheduledMinimums(kept=ScheduledMinimum(3, "by the schedule"))), 3, None),
     (guards.accelerators_can_be_had, view(group=SHORT), None, 4),
+    (guards.step_is_bounded, view(), None, None),
+    (guards.within_what_others_leave, view(), None, None),
+    (guards.within_what_others_leave, view(allocation=Allocation(5, "others come first")), None, 5),
+    (guards.at_least_the_minimum, view(of=CHAT.with_replicas_between(3, 10)), 3, None),
+    (guards.at_most_the_maximum, view(of=CHAT.with_replicas_between(2, 5)), None, 5),
     (guards.within_the_budget, view(), None, None),
     (
         guards.within_the_budget,
@@ -124,6 +133,10 @@ def test_a_guard_binds_in_its_directions_only(guard: Guard, seen: View, down: in
         bound = asked(guard, sizes, seen)
         assert (bound and bound.replicas) == expected
     assert asked(guard, STAY, seen) is None or guard in (guards.prediction_is_finite, guards.size_is_observed)
+
+
+def test_every_guard_has_a_row() -> None:
+    assert {row[0] for row in TABLE} == set(GUARDS)
 
 
 def test_no_sentence_says_that_a_size_does_not_shrink_that_shrinks() -> None:
