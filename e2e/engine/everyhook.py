@@ -144,7 +144,8 @@ class Engine:
                 dtype="float32",
                 max_model_len=128,
                 max_num_seqs=4,
-                max_num_batched_tokens=256,
+                # Four prompts take more than one step.
+                max_num_batched_tokens=64,
                 block_size=32,
                 num_gpu_blocks_override=8,
                 enable_prefix_caching=False,
