@@ -83,10 +83,14 @@ def law_at(
 def steps_at(
     rate_rps: float, step_seconds: float, sequences: float, mix: LengthMix, limits: BatchLimits
 ) -> list[SampleStep]:
-    """Steps as they occur at a rate: 0, 1, 2, ... prompts by their Poisson weights, lengths by the mix's."""
+    """Steps as they occur at a rate: 0, 1, 2, ... prompts by their Poisson weights, lengths by the mix's.
+
+    A prompt's first chunk comes after what the prefix cache held of it.
+    """
     arrivals = max(rate_rps * step_seconds, 1e-3)
     most = min(MOST_PROMPTS, max(2, math.ceil(arrivals + 2.0 * math.sqrt(arrivals))))
     mean_kv = mix.kv_token_steps / mix.output_tokens
+    cached = mix.prompt_tokens / mix.computed_tokens - 1.0
     prompts = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv, 9).tolist()]
     steps = []
     for factor, more in DECODE_SPREAD:
@@ -95,17 +99,20 @@ def steps_at(
             weight = max(_poisson(count, arrivals), LEAST_WEIGHT)
             firsts = range(len(prompts) if count else 1)
             for first in firsts:
-                for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens):
+                for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens, cached):
                     steps.append(SampleStep(batch, decodes, mean_kv, weight * times / len(firsts)))
     # KV reads are told from the number of sequences only where their ratio varies.
     steps += [SampleStep((), max(1, round(sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
     return steps
 
 
-def _batches(prompts: list[int], first: int, count: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
+def _batches(
+    prompts: list[int], first: int, count: int, budget: int, cached: float
+) -> list[tuple[tuple[Chunk, ...], float]]:
     """The steps that `count` prompts take, from the first one on and evenly spread over the lengths, with weights.
 
-    What the token budget cuts off goes on in steps of its own, with ever more tokens before it.
+    So many `cached` tokens stand before each computed one. What the token budget cuts off goes on in steps of its own,
+    with ever more tokens before it.
     """
     stride = max(1, len(prompts) // count) if count else 1
     room, chunks = budget, []
@@ -114,19 +121,20 @@ def _batches(prompts: list[int], first: int, count: int, budget: int) -> list[tu
         prompt = prompts[(first + index * stride) % len(prompts)]
         chunk = min(prompt, room)
         room -= chunk
+        before = round(cached * prompt)
         if chunk:
-            chunks.append((chunk, 0))
-        later += _continued(prompt, chunk, budget)
+            chunks.append((chunk, before))
+        later += _continued(prompt, chunk, budget, before)
     return [(tuple(chunks), 1.0), *later]
 
 
-def _continued(prompt: int, done: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
-    """The later chunks of a prompt of which `done` tokens were computed."""
+def _continued(prompt: int, done: int, budget: int, before: int) -> list[tuple[tuple[Chunk, ...], float]]:
+    """The later chunks of a prompt of which `done` tokens were computed, after so many that were cached."""
     left = prompt - done
     if left <= 0:
         return []
     chunk, weight = min(left, budget), left / budget / len(CONTINUED)
-    return [(((chunk, round(done + share * (left - chunk))),), weight) for share in CONTINUED]
+    return [(((chunk, before + round(done + share * (left - chunk))),), weight) for share in CONTINUED]
 
 
 def _poisson(count: int, mean: float) -> float:
