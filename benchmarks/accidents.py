@@ -5,7 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from holdfast.cli.simulate import declare
+from holdfast.twin.declared_service import Declared
+from holdfast.twin.scenario import Scenario
 
 WITH, SLOW, STATIC = "holdfast", "holdfast-slow", "static"
 CELLS = (
@@ -83,6 +88,11 @@ class Accident:
             _edit(found, place.split("."), value)
         found["services"][0]["spec"]["slo"]["objective"] = f"{100 * self.objective:g}%"
         return found
+
+    def declared(self, policy: str, data: Path, seed: int) -> tuple[Scenario, list[Declared]]:
+        """Its scenario under a policy, and the services with their requests."""
+        scenario = Scenario.model_validate(self.content(policy))
+        return scenario, [declare(scenario, entry, Path(), data, seed) for entry in scenario.services]
 
 
 def plain_day() -> dict[str, Any]:

@@ -18,11 +18,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.accidents import ARRIVALS, SLOW, WITH, Accident, steps
-from holdfast.cli.simulate import declare
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.results import attainment, gpu_hours
 from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
 
 LONGEST_TOKENS = 30_000
 CASE = Accident("longer prompts", {ARRIVALS: {"poisson": steps(((0, 12.0),))}, "duration": "2h"})
@@ -37,8 +35,7 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=3.0)
     given = parser.parse_args()
     for policy in (WITH, SLOW):
-        scenario = Scenario.model_validate(CASE.content(policy))
-        service = declare(scenario, scenario.services[0], Path(), given.data, given.seed)
+        scenario, (service,) = CASE.declared(policy, given.data, given.seed)
         load, draw = service.workload, np.random.default_rng(given.seed)
         turned = draw.random(len(load)) < (load.at - 3600.0) / max(given.within, 1e-9)
         longer = np.minimum((load.prompt_tokens * given.factor).astype(np.int64), LONGEST_TOKENS)

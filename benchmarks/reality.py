@@ -35,7 +35,6 @@ from benchmarks.accidents import ACCIDENTS, CELLS, SLOW, STATIC, WITH, Accident,
 from benchmarks.autoscaling.journal import code_digest
 from benchmarks.lines import Lines
 from holdfast.api.reasons import Reason
-from holdfast.cli.simulate import declare
 from holdfast.domain.decision import Decision
 from holdfast.domain.snapshot import Snapshot
 from holdfast.twin.peak import smallest
@@ -43,7 +42,6 @@ from holdfast.twin.policies import Holdfast, Static
 from holdfast.twin.policy_port import Policy
 from holdfast.twin.results import attainment, counted, good, gpu_hours
 from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
 
 RESULTS = Path("benchmarks/results/reality.jsonl")
 WINDOW_SECONDS = 300.0
@@ -91,8 +89,7 @@ class Watched(Holdfast):
 
 def play(accident: Accident, data: Path, policy: str, seed: int) -> Row:
     """One run, of `static` the cheapest that attains the objective."""
-    scenario = Scenario.model_validate(accident.content(policy))
-    services = [declare(scenario, entry, Path(), data, seed) for entry in scenario.services]
+    scenario, services = accident.declared(policy, data, seed)
     run = partial(simulate, scenario, services, seed=seed)
     if policy != STATIC:
         watched = Watched(fast_loop=policy == WITH)

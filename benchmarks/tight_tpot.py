@@ -16,11 +16,9 @@ from statistics import fmean
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.accidents import STATIC, WITH, Accident, scaled, tight
-from holdfast.cli.simulate import declare
 from holdfast.twin.policies import Static
 from holdfast.twin.results import attainment
 from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
 
 CASES = (
     ("350ms", "30ms", 30),
@@ -43,8 +41,7 @@ class WithPlugin(Static):
 def good_share(case: tuple[str, str, int], load: float, policy: Static, seed: int, data: Path) -> float:
     """Share of the requests that met both objectives."""
     accident = Accident("tight", {**tight(*case[:2]), **scaled(load)})
-    scenario = Scenario.model_validate(accident.content(WITH if policy.fast_loop else STATIC))
-    services = [declare(scenario, entry, Path(), data, seed) for entry in scenario.services]
+    scenario, services = accident.declared(WITH if policy.fast_loop else STATIC, data, seed)
     run = simulate(scenario, services, policy, seed=seed)
     return attainment(run, run.services[0])
 

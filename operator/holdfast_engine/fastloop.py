@@ -366,7 +366,7 @@ class FastLoop:
         prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
         most = self._decodes * (1 + self._capacity.drafts) + prefill
         tokens = self._tokens(spare_seconds)
-        if self._running <= self._balanced and self._pace.bears_long_steps:
+        if self._starting and self._running <= self._balanced and self._pace.bears_long_steps:
             tokens = max(tokens, self._whole_prompts(client_now))
         return StepLimits(self._active, int(min(tokens, most)))
 
@@ -394,13 +394,15 @@ class FastLoop:
         answers can bear a long step; a late first token is late for good.
         """
         law, pace, tokens, whole = self.fit.law, self._look_ahead(), 0, 0
+        if law is None:
+            return 0
+        kv_tokens, pairs = self._last.kv + self._decodes, self._pairs_per_prefill
         for name, request in self._starting.items():
             entry = self.ledger.entry(name)
-            if law is None or entry is None or request.num_preemptions:
+            if entry is None or request.num_preemptions:
                 continue
             tokens += request.num_prompt_tokens - request.num_computed_tokens
-            left_seconds, kv_tokens = entry.deadline - client_now, self._last.kv + self._decodes
-            pairs = self._pairs_per_prefill
+            left_seconds = entry.deadline - client_now
             if arithmetic.is_late_cut(law, tokens, left_seconds, self._decodes, kv_tokens, pairs, *pace):
                 whole = tokens
         decodes = self._decodes * (1 + self._capacity.drafts)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In this file, `after` is put behind (or, with `before`, in front of) the only place with this text."""
+    """In this file, `added` is put behind (or, with `before`, in front of) the only place with this text."""
 
     file: str
     text: str
@@ -178,9 +178,8 @@ def test_the_recipe_changes_the_files_of_its_table(recipe: Recipe) -> None:
     named = {
         file for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for file in re.findall(r"`(\S+)`", row)
     }
-    paths = {file if file.startswith(SOURCES) else f"operator/holdfast/{file}" for file in named}
-    others = {file if file.startswith(SOURCES) else f"operator/holdfast/{file}" for file in recipe.other}
-    assert paths == {edit.file for edit in recipe.edits} | others
+    paths = {from_root(file) for file in named}
+    assert paths == {edit.file for edit in recipe.edits} | {from_root(file) for file in recipe.other}
     assert all((ROOT / path).exists() for path in paths)
     quoted = {word.split("[")[0] for _, word in recipe.failures if word.startswith("test_")}
     assert all(word in section for word in quoted)
@@ -199,6 +198,11 @@ def test_the_recipe_fails_where_the_page_says_so_and_passes_at_the_end(recipe: R
     assert passed, told
 
 
+def from_root(file: str) -> str:
+    """The page names code from `operator/holdfast` on."""
+    return file if file.startswith(SOURCES) else f"operator/holdfast/{file}"
+
+
 def make(edit: Edit, tree: Path) -> None:
     path = tree / edit.file
     text = path.read_text()
@@ -208,7 +212,7 @@ def make(edit: Edit, tree: Path) -> None:
 
 def played(recipe: Recipe, tree: Path) -> tuple[bool, str]:
     """Whether the tests of a recipe pass in the copy, and what they print."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:randomly", *recipe.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", *recipe.tests]
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'operator'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode == 0, done.stdout + done.stderr

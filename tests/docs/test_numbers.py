@@ -46,7 +46,7 @@ SETTINGS, POLICY = Settings(prometheus_url="http://prometheus"), PolicySettings(
 TICK, SCRAPE = SETTINGS.tick_seconds, SETTINGS.scrape_seconds
 INTERVAL = window(TICK, SCRAPE).interval_seconds
 LEAD = cold_start.lead_seconds(cold_start.ColdStarts(), Timing(TICK, SCRAPE), INTERVAL, POLICY)
-WORDS = {2: "two", 3: "three", 8: "eight", 16: "sixteen"}
+WORDS, ORDINALS, SHARES = {2: "two", 3: "three"}, {3: "third"}, {0.1: "tenth"}
 SCRAPES = WORDS[round(INTERVAL / SCRAPE)]
 EVIDENCE = capacity_evidence
 
@@ -59,7 +59,7 @@ ARCHITECTURE = (
     f"One loop ticks every {TICK:g} s over all services",
     f"Counters are read by `increase()` over {SCRAPES} scrapes",
     f"Above {poll_scheduler.MOST_ENGINES} engines, services are polled in turn",
-    f"Engines are scraped every {WORDS[round(SCRAPE / TICK)].replace('three', 'third')} tick",
+    f"Engines are scraped every {ORDINALS[round(SCRAPE / TICK)]} tick",
     f"up to {poll_scheduler.MOST_PRESSING} engines",
 )
 GLOSSARY = (
@@ -94,7 +94,7 @@ FORECAST = (
     f"max(0.5, 1 - {forecast.LEAST_ABOVE} / n)",
     f"a = lead times / (lead times + {forecast.PRIOR_WEIGHT:g})",
     f"Φ⁻¹({1 - forecast.RELAPSE:g}) σ",
-    f"that differ by at most a {dict([(0.1, 'tenth')])[bursts.REGULAR_SHARE]}",
+    f"that differ by at most a {SHARES[bursts.REGULAR_SHARE]}",
     f"| cold start before one was seen | {POLICY.cold_start_seconds:g} s |",
     f"| weight of theory | {forecast.PRIOR_WEIGHT:g} lead times |",
     f"| chance that noise calls a removed replica back | {forecast.RELAPSE:g} |",

@@ -39,17 +39,16 @@ def _told(overload: Overload = Overload.QUEUE, most_seconds: float | None = None
     return Limits(1, objectives, overload=overload, max_queued_seconds=most_seconds, prior=law)
 
 
-def _fleet(load: Workload, told: Limits, engines: int = 1) -> EngineFleet:
-    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"), [told])
+def _fleet(load: Workload, told: Limits | None, engines: int = 1) -> EngineFleet:
+    """Engines with the plugin, or without where it is told nothing."""
+    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"), [] if told is None else [told])
     for _ in range(engines):
         fleet.add()
     return fleet
 
 
 def _ended(load: Workload, told: Limits | None) -> EngineFleet:
-    """One engine at the end of a load, with the plugin or without."""
-    fleet = EngineFleet(load, [EngineSpec(LAW, ENGINE)], SLO, Routing("round-robin"), [] if told is None else [told])
-    fleet.add()
+    fleet = _fleet(load, told)
     fleet.advance(math.inf)
     return fleet
 

@@ -91,7 +91,8 @@ def steps_at(
     most = min(MOST_PROMPTS, max(2, math.ceil(arrivals + 2.0 * math.sqrt(arrivals))))
     mean_kv = mix.kv_token_steps / mix.output_tokens
     cached = mix.prompt_tokens / mix.computed_tokens - 1.0
-    prompts = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv, 9).tolist()]
+    computed = [max(1, round(prompt)) for prompt in lognormal_nodes(mix.computed_tokens, mix.computed_cv, 9).tolist()]
+    prompts = [(tokens, round(cached * tokens)) for tokens in computed]
     steps = []
     for factor, more in DECODE_SPREAD:
         decodes = max(1, round(sequences * factor)) + more
@@ -99,29 +100,25 @@ def steps_at(
             weight = max(_poisson(count, arrivals), LEAST_WEIGHT)
             firsts = range(len(prompts) if count else 1)
             for first in firsts:
-                for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens, cached):
+                for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens):
                     steps.append(SampleStep(batch, decodes, mean_kv, weight * times / len(firsts)))
     # KV reads are told from the number of sequences only where their ratio varies.
     steps += [SampleStep((), max(1, round(sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
     return steps
 
 
-def _batches(
-    prompts: list[int], first: int, count: int, budget: int, cached: float
-) -> list[tuple[tuple[Chunk, ...], float]]:
+def _batches(prompts: list[Chunk], first: int, count: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
     """The steps that `count` prompts take, from the first one on and evenly spread over the lengths, with weights.
 
-    So many `cached` tokens stand before each computed one. What the token budget cuts off goes on in steps of its own,
-    with ever more tokens before it.
+    What the token budget cuts off goes on in steps of its own, with ever more tokens before it.
     """
     stride = max(1, len(prompts) // count) if count else 1
     room, chunks = budget, []
     later: list[tuple[tuple[Chunk, ...], float]] = []
     for index in range(count):
-        prompt = prompts[(first + index * stride) % len(prompts)]
+        prompt, before = prompts[(first + index * stride) % len(prompts)]
         chunk = min(prompt, room)
         room -= chunk
-        before = round(cached * prompt)
         if chunk:
             chunks.append((chunk, before))
         later += _continued(prompt, chunk, budget, before)

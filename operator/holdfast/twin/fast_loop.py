@@ -124,7 +124,7 @@ def before_step(
         spare_seconds += ahead * loop["tpot"] - _ahead_seconds(loop, fits, ahead)
         engine["tokens"] = _tokens(loop, fits, spare_seconds)
         bears_long_steps = loop["ended"] < LEARN_EVERY or loop["surest_steps"] == MOST_STEPS
-        if bears_long_steps and loop["ran"] <= loop["balanced"]:
+        if loop["starting"] and loop["ran"] <= loop["balanced"] and bears_long_steps:
             engine["tokens"] = max(engine["tokens"], _whole_prompts(loop, fits, row, requests))
 
 
@@ -193,14 +193,14 @@ def _whole_prompts(loop: Record, fits: Floats, row: Integers, requests: Records)
     decodes, tokens, whole = int(loop["decoding"]), 0, 0
     kv_tokens, pairs = float(loop["last_kv"] + decodes), loop["pairs_per_prefill"]
     law = law_fit.law_of(fits)
+    _foresee(loop, fits)
+    paced, seconds = loop["next_prefill"], loop["next_seconds"]
     for number in row:
         request = requests[number]
         if request["generated"] > 0 or request["preemptions"] > 0:
             continue
-        _foresee(loop, fits)
         tokens += request["prompt"] - request["computed"]
         left_seconds = request["read_at"] + loop["ttft"] - loop["now"]
-        paced, seconds = loop["next_prefill"], loop["next_seconds"]
         if arithmetic.is_late_cut(law, tokens, left_seconds, decodes, kv_tokens, pairs, paced, seconds):
             whole = tokens
     return min(int(loop["most_tokens"]), decodes + whole) if whole > 0 else 0
