@@ -83,12 +83,26 @@ def test_the_tokens_of_short_answers_do_not_grow_for_long() -> None:
     assert followed(*ramp, running=40.0).peak_tokens(LEAD) < 0.8 * followed(*ramp).peak_tokens(LEAD)
 
 
-def test_what_waits_for_a_full_cache_counts_but_no_backlog() -> None:
-    for usage, counted in ((0.9, 1.5), (0.5, 1.0)):
+def test_what_waits_is_the_business_of_the_forecast_and_behind_a_backlog_nothing_is_known() -> None:
+    for usage in (0.9, 0.5):
         calm, waiting, crowd = (followed(*[usage] * 20, waiting=waits) for waits in (0.0, 200.0, 4000.0))
-        assert waiting.tokens == pytest.approx(counted * calm.tokens)
+        assert waiting == calm
         assert crowd.counted_at is None
         assert crowd.replicas(LEAD, 100_000.0) == 0
+
+
+def test_a_backlog_that_new_replicas_take_up_asks_for_no_more_than_it_holds() -> None:
+    """Of a played day: after a burst the sixth replica has come, requests hold 10 % more, and the queue shrinks.
+
+    Their queue was counted from a usage of 0.8 on, and so four times as many replicas were asked for.
+    """
+    told = ((1434.0, 693.0, 0.8935), (1359.0, 721.0, 0.7955), (1261.0, 742.0, 0.8729), (1188.0, 743.0, 0.9026))
+    memory = KvCache(usual_tokens=650.0)
+    for number, (waiting, running, usage) in enumerate(told):
+        counts = {"kv_usage": usage, "engines": 6, "running": running, "waiting": waiting}
+        memory = watch_kv_cache(memory, judge(traffic(33.5, **counts)), KV, NOW + 15.0 * number)
+    assert memory.is_longer
+    assert memory.replicas(LEAD, KV["h100"]) <= 8
 
 
 def test_without_the_size_of_the_cache_nothing_is_asked_for() -> None:

@@ -8,10 +8,9 @@ requests, which the forecast of arrivals knows. What tells the two apart is what
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from holdfast.domain.signals import AcceleratorTraffic
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import replicas_for
@@ -78,18 +77,13 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
 
     Behind a long queue the cache fills with the backlog, and its growth says nothing about the load.
     """
-    held = [
-        (counts, counts.kv_usage * counts.engines * kv_tokens[name])
-        for name, counts in seen.by_accelerator
-        if name in kv_tokens and 0.0 <= counts.kv_usage <= 1.0
-    ]
-    used, total = math.fsum(tokens * (1.0 + _waiting(counts)) for counts, tokens in held), seen.total
+    used, total = math.fsum(_used(seen, kv_tokens)), seen.total
     if not seen.fresh or total.waiting > MOST_WAITING * total.running:
         return KvCache(usual_tokens=memory.usual_tokens)
     if not used > 0.0:
         return memory
     passed = 0.0 if memory.counted_at is None else now - memory.counted_at
-    memory = _with_each(memory, math.fsum(tokens for _, tokens in held), total.running, max(0.0, passed))
+    memory = _with_each(memory, used, total.running, max(0.0, passed))
     if not passed > 0.0:
         return (
             memory if memory.counted_at == now else replace(memory, tokens=used, tokens_per_second=0.0, counted_at=now)
@@ -107,9 +101,11 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
     )
 
 
-def _waiting(counts: AcceleratorTraffic) -> float:
-    """Return the requests that wait for each that runs where the cache is full: they wait for it, and hold as much."""
-    return counts.waiting / counts.running if counts.running > 0.0 and counts.kv_usage >= FULL else 0.0
+def _used(seen: Seen, kv_tokens: Mapping[str, float]) -> Iterator[float]:
+    """Yield the tokens in use by accelerator, where engines report a share of a cache that is known."""
+    for name, counts in seen.by_accelerator:
+        if name in kv_tokens and 0.0 <= counts.kv_usage <= 1.0:
+            yield counts.kv_usage * counts.engines * kv_tokens[name]
 
 
 def _with_each(memory: KvCache, held: float, running: float, passed: float) -> KvCache:
