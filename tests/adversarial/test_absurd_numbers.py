@@ -130,7 +130,7 @@ def test_time_that_stands_still_or_runs_backwards_counts_nothing_twice() -> None
     for now in (NOW, NOW, NOW - 60.0, NOW, NOW + 5.0, NOW + 5.0):
         (decision,), memory = decide(look(traffic(20.0), now), memory)
         assert decision.verdict.replicas >= 6
-    arrivals = sum(cell.arrivals for cell in memory.services[CHAT.spec.key].learned.arrivals.cells)
+    arrivals = sum(cell.arrivals for cell in memory.services[CHAT.spec.key].demand.arrivals.cells)
     assert arrivals <= 20.0 * 20.0
 
 

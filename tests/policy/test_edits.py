@@ -53,7 +53,7 @@ def test_an_edit_forgets_that_an_accelerator_is_out_only_with_its_pods() -> None
     wider = MANY.with_replicas_between(0, 101).at_generation(2)
     for edited, out in ((wider, ["h100"]), (wider.with_accelerators(replace(option, pods="another")), [])):
         _, after = decide(a_snapshot(ServiceView(edited)), memory, model=FixedRates({"h100": 4.0}))
-        assert [each.accelerator for each in after.services[MANY.spec.key].learned.backoffs.past] == out
+        assert [each.accelerator for each in after.services[MANY.spec.key].supply.backoffs.past] == out
 
 
 def test_who_stops_a_service_that_found_no_gpu_is_not_told_that_it_is_stuck() -> None:

@@ -108,7 +108,7 @@ def test_one_size_is_tried_after_an_hour_and_then_ever_more_rarely_but_once_a_da
     fight = Fight()
     fight.until(NOW + 60.0)
     for hours in (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 24.0):
-        known, before = fight.memory.services[CHAT.spec.key].learned.set_backs, len(fight.tries)
+        known, before = fight.memory.services[CHAT.spec.key].supply.set_backs, len(fight.tries)
         assert known.pause_seconds == 3600.0 * hours
         end = known.paused_at + known.pause_seconds
         fight.now = end - 20.0
@@ -126,7 +126,7 @@ def test_a_size_that_stays_at_the_next_try_ends_the_fight() -> None:
         fight.tick(sets_back=False)
     assert fight.size > 2
     assert condition(fight.decision, "ScalingActive")[1] != "OtherAutoscaler"
-    assert fight.memory.services[CHAT.spec.key].learned.set_backs == NONE
+    assert fight.memory.services[CHAT.spec.key].supply.set_backs == NONE
 
 
 def test_a_pinned_size_is_written_however_often_it_is_set_back_and_that_is_told() -> None:
@@ -155,7 +155,7 @@ def test_in_mode_recommend_sizes_of_others_are_no_set_backs() -> None:
         fight.size = 2 + number % 2
         fight.tick(CHAT.recommending())
     assert condition(fight.decision, "ScalingActive") == (False, "Recommend")
-    assert fight.memory.services[CHAT.spec.key].learned.set_backs == NONE
+    assert fight.memory.services[CHAT.spec.key].supply.set_backs == NONE
 
 
 def test_a_size_that_was_not_written_was_not_set_back() -> None:

@@ -18,7 +18,7 @@ from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.replicas import Group
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Demand, Supply
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
@@ -44,7 +44,8 @@ def view(**changes: Any) -> View:
         group=group,
         others=(),
         starting=bool(group.starting),
-        learned=Learned(lead_seconds=45.0),
+        demand=Demand(),
+        supply=Supply(lead_seconds=45.0),
         peaks=Peaks(((NOW, 5.0),), NOW - 3600.0),
         choice=Choice("h100"),
         flapping=Flapping(),

@@ -95,7 +95,7 @@ def slowness(host_factor: float, folder: Path) -> float:
     policy = Holdfast()
     play(content, folder, policy)
     (service,) = policy._memory.services.values()
-    return service.learned.capacity.beliefs[0].correction.slowness
+    return service.supply.capacity.beliefs[0].correction.slowness
 
 
 def test_how_long_steps_take_is_learned_from_what_the_plugin_sums_up(tmp_path: Path) -> None:

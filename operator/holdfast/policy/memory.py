@@ -47,21 +47,32 @@ class Closing:
 
 
 @value
-class Learned:
-    """What was learned about a service by observation; every part belongs to the module of its type.
+class Demand:
+    """What was learned about the requests of a service, whichever pools serve them.
 
-    `lead_seconds` is the lead time that the other parts were learned for. `closing` is None while no serving replica
-    goes with its node. At `contradiction` answers of Prometheus last contradicted each other.
+    Every part belongs to the module of its type, here and in `Supply`.
     """
 
-    lead_seconds: float = 0.0
-    cold_starts: ColdStarts = field(default_factory=ColdStarts)
     arrivals: Arrivals = field(default_factory=Arrivals)
     residuals: Residuals = field(default_factory=Residuals)
     retries: Retries = field(default_factory=Retries)
     lengths: Lengths = field(default_factory=Lengths)
     budget: Budget = field(default_factory=Budget)
     headroom: Headroom = field(default_factory=Headroom)
+    idle: Idle = field(default_factory=Idle)
+    activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
+
+
+@value
+class Supply:
+    """What was learned about the replicas of one pool.
+
+    `lead_seconds` is the lead time that all else was learned for, demand included. `closing` is None while no serving
+    replica goes with its node. At `contradiction` answers of Prometheus last contradicted each other.
+    """
+
+    lead_seconds: float = 0.0
+    cold_starts: ColdStarts = field(default_factory=ColdStarts)
     capacity: Capacity = field(default_factory=Capacity)
     evidence: EvidenceWindow = field(default_factory=EvidenceWindow)
     growth: Growth = field(default_factory=Growth)
@@ -72,8 +83,6 @@ class Learned:
     backoffs: Backoffs = field(default_factory=Backoffs)
     sick: Sick = field(default_factory=Sick)
     slow_since: tuple[tuple[str, float], ...] = ()
-    idle: Idle = field(default_factory=Idle)
-    activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
     closing: Closing | None = None
     set_backs: SetBacks = field(default_factory=SetBacks)
 
@@ -114,7 +123,8 @@ class ServiceMemory:
     """
 
     last: Last | None = None
-    learned: Learned = field(default_factory=Learned)
+    demand: Demand = field(default_factory=Demand)
+    supply: Supply = field(default_factory=Supply)
     peaks: Peaks = field(default_factory=Peaks)
     choice: Choice = field(default_factory=Choice)
     flapping: Flapping = field(default_factory=Flapping)

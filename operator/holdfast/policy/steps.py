@@ -53,7 +53,7 @@ class ServicePlan:
 
 def propose(learning: Learning, tick: Tick, model: EngineModel) -> ServicePlan | None:
     """Return the proposal of a service; None where its capacity is not known yet."""
-    return _proposal(learning, tick, model) if learning.learned.capacity.beliefs else None
+    return _proposal(learning, tick, model) if learning.supply.capacity.beliefs else None
 
 
 def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
@@ -71,9 +71,9 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
     if not allocation.moves_to:
         view = replace(proposal.view, allocation=allocation)
         return replace(proposal, view=view, sizes=decide_sizes(view), held=held_verdict(view))
-    learned, left = proposal.learning.learned, allocation.leaves
-    backoffs = learned.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
-    learning = replace(proposal.learning, learned=replace(learned, backoffs=backoffs))
+    supply, left = proposal.learning.supply, allocation.leaves
+    backoffs = supply.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
+    learning = replace(proposal.learning, supply=replace(supply, backoffs=backoffs))
     return _proposal(learning, tick, model, allocation.moves_to)
 
 
@@ -97,7 +97,8 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
     action = verdict.action if by_load else Action.HOLD
     return ServiceMemory(
         last=last,
-        learned=view.learned,
+        demand=view.demand,
+        supply=view.supply,
         peaks=view.peaks,
         choice=view.choice,
         flapping=remember_change(view.flapping, action, level),

@@ -23,7 +23,7 @@ from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS, Sc
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff
 from holdfast.policy.health.replicas import Group, group_on
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Demand, Supply
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.placement.options import Option
 
@@ -73,7 +73,8 @@ class View:
     group: Group
     others: tuple[Group, ...]
     starting: bool
-    learned: Learned
+    demand: Demand
+    supply: Supply
     peaks: Peaks
     choice: Choice
     flapping: Flapping
@@ -102,7 +103,7 @@ class View:
     @property
     def kv_replicas(self) -> int:
         """Replicas that hold the KV cache which the requests are expected to take within the lead time."""
-        return self.learned.kv_cache.replicas(self.learned.lead_seconds, self.belief.facts.kv_tokens)
+        return self.supply.kv_cache.replicas(self.supply.lead_seconds, self.belief.facts.kv_tokens)
 
     @property
     def carrying(self) -> int:
@@ -151,7 +152,7 @@ class View:
     @property
     def let_go(self) -> bool:
         """Whether sizes are only recommended for a while, because somebody else set them back each time."""
-        return self.spec.recommend_only and self.learned.set_backs.paused(self.now)
+        return self.spec.recommend_only and self.supply.set_backs.paused(self.now)
 
     @property
     def least(self) -> Bound:
@@ -204,7 +205,7 @@ class View:
         silent = Reason.ACTIVATOR_SILENT
         if self.service.activator is None:
             return Bound(1, silent, NO_ACTIVATOR)
-        if self.learned.idle.silent(self.now):
+        if self.demand.idle.silent(self.now):
             return Bound(1, silent, "the activator does not answer, so one replica stays up to serve requests")
         if self.held:
             return Bound(1, Reason.REQUESTS_HELD, "the activator holds requests until a replica is ready")
@@ -236,7 +237,7 @@ class View:
             return 0
         least = self.least.replicas
         has_room = group.baseline < self.chosen.most and not waiting and self.allocation is None
-        if self.learned.sick.serve and has_room and len(group.ready) < max(self.chosen.replicas, least):
+        if self.supply.sick.serve and has_room and len(group.ready) < max(self.chosen.replicas, least):
             return 0
         return max(0, min(1, group.baseline - waiting - max(1, least - (not has_room))))
 
@@ -280,7 +281,7 @@ class View:
         Where the load is unknown: as many as ran before the node closed.
         """
         if self.forecast is None or self.demand_rps is None or not self.belief.sized:
-            closing = self.learned.closing
+            closing = self.supply.closing
             return max(self.least.replicas, self.waking, closing.size if closing else 0)
         carrying = replicas_for(max(self.peaks.rate_rps, self.forecast.releasable_rps), self.belief.rate_rps)
         return max(self.carrying, self.kv_replicas, carrying)
@@ -340,11 +341,11 @@ class View:
 
     def in_backoff(self, accelerator: str) -> bool:
         """Return whether an accelerator was recently unavailable, or given up for other services."""
-        return self.learned.backoffs.active(accelerator, self.now) is not None
+        return self.supply.backoffs.active(accelerator, self.now) is not None
 
     def stopped(self, accelerator: str) -> Backoff | None:
         """Return the backoff of an accelerator of which no more pods are started, because too many ended."""
-        backoff = self.learned.backoffs.active(accelerator, self.now)
+        backoff = self.supply.backoffs.active(accelerator, self.now)
         return backoff if backoff is not None and backoff.starts_none else None
 
     def bounded(self, accelerator: str, size: int) -> int:

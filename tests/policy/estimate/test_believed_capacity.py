@@ -279,7 +279,7 @@ def test_an_unknown_model_is_known_as_soon_as_an_engine_reports_its_configuratio
         view = ServiceView(private, seen, replicas(1, on="h200", now=now))
         (decision,), memory = decide(a_snapshot(view, now=now, tick=15.0, scrape=15.0), memory)
         ready.append(next(each.message for each in decision.conditions if each.type == "Ready"))
-        beliefs.append(next(iter(memory.services.values())).learned.capacity.beliefs[0])
+        beliefs.append(next(iter(memory.services.values())).supply.capacity.beliefs[0])
     assert "unknown model" in ready[19]
     assert "unknown" not in ready[20] + ready[39]
     assert beliefs[19].slowness > 3.0, "slow for 8 billion parameters"
@@ -302,7 +302,7 @@ def test_old_engines_say_nothing_about_the_model_that_replaces_theirs() -> None:
             (Placement("h100", 2, rolling_out=2 < number < 12),),
         )
         (_,), memory = decide(a_snapshot(view, now=NOW + 15.0 * number, tick=15.0, scrape=15.0), memory)
-        rates.append(next(iter(memory.services.values())).learned.capacity.beliefs[0].rate)
+        rates.append(next(iter(memory.services.values())).supply.capacity.beliefs[0].rate)
     assert rates[2].law == rates[11].law, "by the name of the new model"
     assert rates[2].rate_rps < 0.6 * rates[1].rate_rps
     assert rates[13].rate_rps == pytest.approx(rates[11].rate_rps, rel=0.2)

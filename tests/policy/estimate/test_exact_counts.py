@@ -59,7 +59,7 @@ def test_late_requests_are_not_sized_for_a_second_time() -> None:
 
 def test_bad_first_tokens_burn_the_budget_before_they_come() -> None:
     cluster = overloaded(plugin=True).run(30)
-    state = slo_budget.slo_state(cluster.memory.services[CHAT.spec.key].learned.budget, CHAT.spec.slo, NOW + 270.0)
+    state = slo_budget.slo_state(cluster.memory.services[CHAT.spec.key].demand.budget, CHAT.spec.slo, NOW + 270.0)
     assert state.attainment is not None
     assert state.attainment < 0.97
 

@@ -339,13 +339,13 @@ def test_who_waited_for_a_cold_start_missed_its_objective() -> None:
     world = asleep()
     world.of = CHAT.with_objective(0.6)
     late = (0,) * (len(WAIT_EDGES) - 4) + (10, 0, 0, 0)
-    before = world.memory.services[CHAT.spec.key].learned.budget.total
+    before = world.memory.services[CHAT.spec.key].demand.budget.total
     told = world._seen().activator
     assert told is not None
     seen = dataclasses.replace(told, forwarded=late, turned_away=2, gone=NO_WAITS)
     picture = Snapshot(world.now, (dataclasses.replace(world._seen(), activator=seen),), (), Timing(TICK, TICK))
     _, memory = decide(picture, world.memory, SETTINGS)
-    after = memory.services[CHAT.spec.key].learned
+    after = memory.services[CHAT.spec.key].demand
     assert after.budget.total.bad - before.bad == pytest.approx(12.0)
     assert after.activator_misses.owed == 10.0
 
@@ -354,17 +354,16 @@ def test_what_an_engine_calls_good_of_them_is_taken_back_once() -> None:
     def good(owed: float) -> float:
         world = asleep()
         memory = world.memory.services[CHAT.spec.key]
-        held = dataclasses.replace(memory.learned.activator_misses, owed=owed)
-        owing = dataclasses.replace(
-            memory, last=None, learned=dataclasses.replace(memory.learned, activator_misses=held)
-        )
+        held = dataclasses.replace(memory.demand.activator_misses, owed=owed)
+        demand = dataclasses.replace(memory.demand, activator_misses=held)
+        owing = dataclasses.replace(memory, last=None, demand=demand)
         world.memory = Memory({CHAT.spec.key: owing})
         world.size, world.born = 1, [world.now - 2 * COLD_START]
         world.requests = Requests(tuple(world.now - 1.0 - n for n in range(5)))
         world.run(60.0)
-        learned = world.memory.services[CHAT.spec.key].learned
-        assert learned.activator_misses.owed == pytest.approx(0.0)
-        return learned.budget.total.good
+        after = world.memory.services[CHAT.spec.key].demand
+        assert after.activator_misses.owed == pytest.approx(0.0)
+        return after.budget.total.good
 
     assert good(0.0) - good(3.0) == pytest.approx(3.0)
 

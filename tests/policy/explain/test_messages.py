@@ -63,7 +63,7 @@ from holdfast.policy.explain.messages import describe, reason_for
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.sick import Sick, Symptom
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Demand, Supply
 from holdfast.policy.placement.on_demand_pair import Pair, together
 from holdfast.policy.placement.options import Option
 from holdfast.policy.transition.pinned import pinned_verdict, recommend_verdict, recommended_because
@@ -82,9 +82,7 @@ ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, ev
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 1080, frozenset(range(5)), 6)
-NOT_PLACED = Learned(
-    45.0, backoffs=Backoffs((Backoff("h100", NOW + 500.0, 600.0, Reason.INSUFFICIENT_GPUS, "no GPU"),))
-)
+NOT_PLACED = Supply(45.0, backoffs=Backoffs((Backoff("h100", NOW + 500.0, 600.0, Reason.INSUFFICIENT_GPUS, "no GPU"),)))
 BEGINS = 1_799_996_400.0  # 8:00 in Berlin on the day of NOW
 OPEN, ASKED, SOON = (scheduled_minimums((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
 KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
@@ -236,7 +234,7 @@ def rejected(reason: str, message: str) -> Replica:
 
 REJECTED = rejected("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present")
 EVICTED = rejected("Evicted", "The node was low on resource: ephemeral-storage.")
-FLOOD = Learned(
+FLOOD = Supply(
     45.0,
     backoffs=Backoffs(
         (Backoff("h100", NOW + 600.0, 600.0, Reason.POD_ENDED, f"{REJECTED.reason}: {REJECTED.detail}", asked=4),)
@@ -292,7 +290,7 @@ def set_back(manager: str) -> View:
     """A size that was set back three times."""
     fought = SetBacks((NOW,) * 3, manager, "chat-h100", NOW, 3600.0)
     seen = view(of=CHAT.recommending())
-    return replace(seen, learned=replace(seen.learned, set_backs=fought))
+    return replace(seen, supply=replace(seen.supply, set_backs=fought))
 
 
 def unseen(state: SignalState, detail: str = "") -> View:
@@ -306,7 +304,7 @@ def leaving_l40s(*old: Option, backoffs: Backoffs = Backoffs()) -> View:  # noqa
         new = an_option("h100", 2)
     return view(
         group=Group("h100", exists=True), others=(running_there,), groups=(running_there,), chosen=new,
-        considered=(new, *old), learned=Learned(45.0, backoffs=backoffs), **load(9.0),
+        considered=(new, *old), supply=Supply(45.0, backoffs=backoffs), **load(9.0),
     )  # fmt: skip
 
 
@@ -366,11 +364,11 @@ def unplaced(message: str) -> View:
 
 
 def on_their_way() -> View:
-    known = Learned(45.0, ColdStarts((38.0,)))
-    return view(group=running(size=2, starting=COMING, pending=WAITING), learned=known)
+    known = Supply(45.0, ColdStarts((38.0,)))
+    return view(group=running(size=2, starting=COMING, pending=WAITING), supply=known)
 
 
-MISSING = Learned(45.0, evidence=EvidenceWindow(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
+MISSING = Supply(45.0, evidence=EvidenceWindow(since=NOW - 30.0, before=Verdicts(100.0, 50.0)))
 
 
 def drained(count: int = 1, *, more: tuple[Replica, ...] = (), starting: tuple[Replica, ...] = (), **rest: Any) -> View:
@@ -388,7 +386,7 @@ def hanging(count: int, size: int, *, doubted: bool = False, **more: object) -> 
     stalls = Sick(tuple(symptom(pod, Reason.ENGINE_HUNG) for pod in pods[:count]), doubted)
     hung = () if doubted else pods[:count]
     group = Group("h100", size=size, exists=True, ready=pods[len(hung) :], ailing=hung)
-    return view(group=group, learned=Learned(45.0, sick=stalls), **more)
+    return view(group=group, supply=Supply(45.0, sick=stalls), **more)
 
 
 def symptom(pod: Replica, reason: Reason) -> Symptom:
@@ -396,10 +394,10 @@ def symptom(pod: Replica, reason: Reason) -> Symptom:
     return Symptom(pod.name, reason, NOW - 90.0, NOW, sure=True)
 
 
-def suspected(count: int) -> Learned:
+def suspected(count: int) -> Supply:
     """So many replicas look stalled by their metrics, and nothing proves it."""
     symptoms = (replace(symptom(pod, Reason.ENGINE_HUNG), sure=False) for pod in replicas(count))
-    return Learned(45.0, sick=Sick(tuple(symptoms)))
+    return Supply(45.0, sick=Sick(tuple(symptoms)))
 
 
 def lagging(size: int, reason: Reason = Reason.ENGINE_LAGGING, **more: object) -> View:
@@ -407,19 +405,19 @@ def lagging(size: int, reason: Reason = Reason.ENGINE_LAGGING, **more: object) -
     pods = replicas(size)
     group = Group("h100", size=size, exists=True, ready=pods[1:], ailing=pods[:1])
     sick = Sick((symptom(pods[0], reason),), last=pods[0].name, last_at=NOW)
-    return view(group=group, learned=Learned(45.0, sick=sick), **more)
+    return view(group=group, supply=Supply(45.0, sick=sick), **more)
 
 
 def lagging_again(reason: Reason = Reason.ENGINE_LAGGING, **more: object) -> View:
     """One that lags soon after another one was replaced."""
     sick = Sick((symptom(replicas(4)[1], reason),), last="chat-gone", last_at=NOW - 90.0)
-    return view(learned=Learned(45.0, sick=sick), **more)
+    return view(supply=Supply(45.0, sick=sick), **more)
 
 
 def filling(**more: object) -> View:
     """Replicas whose cache will be full within the lead time."""
     known = KvCache(350_000.0, 4_000.0, 90.0, NOW, each_tokens=1_500.0, usual_tokens=800.0, running=230.0)
-    found = view(learned=Learned(45.0, kv_cache=known), **more)
+    found = view(supply=Supply(45.0, kv_cache=known), **more)
     belief = replace(found.chosen.belief, facts=EngineFacts(kv_tokens=100_000.0))
     return replace(found, chosen=replace(found.chosen, belief=belief))
 
@@ -437,18 +435,18 @@ def slow(factor: float, steps: StepSums | None = None) -> View:
     correction = Correction(NormalBelief(math.log(factor), 0.05), looks=9)
     known = replace(MISSING, slow_since=(("h100", NOW - 3600.0),))
     seen = judge(replace(traffic(5.0), steps=() if steps is None else (("h100", steps),)))
-    return missed(learned=known, seen=seen, correction=correction)
+    return missed(supply=known, seen=seen, correction=correction)
 
 
 def mostly_bad(**more: object) -> View:
     """Replicas that seem enough, and three quarters of the requests of the last minutes are bad."""
     lately = Budget((100.0,), (300.0,), int(NOW // 30.0), judged_at=NOW, window_seconds=3600.0)
-    return missed(**{**needing(4), **load(19.0), "learned": Learned(45.0, budget=lately), **more})
+    return missed(**{**needing(4), **load(19.0), "demand": Demand(budget=lately), **more})
 
 
 GUESS = Correction(NormalBelief(0.0, 1.2))
 SLOW, FAST = (Correction(NormalBelief(math.log(factor), 0.05), looks=3) for factor in (9.1, 0.2))
-USELESS = Learned(45.0, growth=Growth("h100", 4, 0.31, 19.0, largest=9, steps=2))
+USELESS = Supply(45.0, growth=Growth("h100", 4, 0.31, 19.0, largest=9, steps=2))
 ZERO = CHAT.with_replicas_between(0, 10)
 NOBODY = Activator(True)
 SOME = Activator(True, waiting=3, oldest_seconds=20.0)
@@ -458,10 +456,10 @@ def recalled(gap: Gap, **more: object) -> View:
     """A service of a month, of whose window the last ten minutes are known."""
     known = Budget(window_seconds=3600.0, since=NOW - 600.0, gap=gap)
     old = replace(view().service, born_at=NOW - 2_592_000.0)
-    return view(service=old, learned=Learned(45.0, budget=known), **more)
+    return view(service=old, demand=Demand(budget=known), **more)
 
 
-ANSWERED = Learned(45.0, ColdStarts((38.0,)), idle=Idle(answered_at=NOW, looked_at=NOW))
+ANSWERED = {"demand": Demand(idle=Idle(answered_at=NOW, looked_at=NOW)), "supply": Supply(45.0, ColdStarts((38.0,)))}
 QUIET = judge(traffic(0.0))
 
 
@@ -472,7 +470,7 @@ def at_zero(told: Activator, of: ServiceBuilder = ZERO) -> ServiceSnapshot:
 
 def resting(**more: object) -> View:
     """A service that rests since long ago."""
-    asleep = {"slumber": Slumber.ASLEEP, "service": at_zero(NOBODY), "learned": ANSWERED, "group": running(0)}
+    asleep = {"slumber": Slumber.ASLEEP, "service": at_zero(NOBODY), **ANSWERED, "group": running(0)}
     gone = {"seen": judge(no_traffic(SignalState.ABSENT, "no replica is ready yet")), "idle_seconds": 600.0}
     return view(**{"of": ZERO, **needing(1), **load(0.0), **asleep, **gone, **more})
 
@@ -511,14 +509,14 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, rejected by its node": (READY, view(group=running(size=1, ended=(REJECTED,)))),
     "Ready, evicted, another one starts": (READY, view(group=running(size=1, starting=COMING, ended=(EVICTED,)))),
     "Ready, one ended while others serve": (READY, view(group=running(2, size=3, ended=(EVICTED,)), starting=True)),
-    "Ready, too many ended": (READY, view(group=running(0, size=0), learned=FLOOD)),
+    "Ready, too many ended": (READY, view(group=running(0, size=0), supply=FLOOD)),
     "Ready, one hangs": (READY, hanging(1, 4, starting=True)),
     "Ready, one hangs and goes": (READY, hanging(1, 4)),
     "Ready, the only one hangs": (READY, hanging(1, 1)),
     "Ready, one goes with its node": (READY, drained(starting=COMING, size=2)),
     "Ready, one goes, its successor serves": (READY, drained(more=replicas(2, age=60.0), size=3)),
     "Ready, two go": (READY, drained(2)),
-    "Ready, one goes without a free GPU": (READY, drained(learned=NOT_PLACED)),
+    "Ready, one goes without a free GPU": (READY, drained(supply=NOT_PLACED)),
     "Ready, one goes without room for more": (READY, drained(10, **needing(10), **load(49.0))),
     "Ready, one goes that people hold": (READY, drained(of=CHAT.pinned_to(2))),
     "Stalled, a claim for one node": (
@@ -534,8 +532,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, one lags": (READY, lagging(4, **needing(4))),
     "Ready, one lags and goes": (READY, lagging(4, **needing(3))),
     "Ready, another lags soon after": (READY, lagging_again()),
-    "Ready, one looks stalled": (READY, view(learned=suspected(1))),
-    "Ready, four look stalled": (READY, view(learned=suspected(4))),
+    "Ready, one looks stalled": (READY, view(supply=suspected(1))),
+    "Ready, four look stalled": (READY, view(supply=suspected(4))),
     "Ready, one fails requests": (READY, lagging(4, Reason.ENGINE_ERRORS, **needing(4))),
     "Ready, the only one fails requests": (READY, lagging(1, Reason.ENGINE_ERRORS, **needing(1))),
     "Ready, two hang and go": (READY, hanging(2, 6)),
@@ -566,16 +564,16 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),
     "SLOMet, slow engines": (SLO_MET, slow(1.6)),
     "SLOMet, slow engines with the plugin": (SLO_MET, slow(1.6, STEPS)),
-    "SLOMet, nobody knows why": (SLO_MET, missed(learned=MISSING)),
-    "SLOMet, nobody knows why, rejected": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, rejected=9.0)))),
-    "SLOMet, errors": (SLO_MET, missed(learned=MISSING, seen=ERRORS)),
+    "SLOMet, nobody knows why": (SLO_MET, missed(supply=MISSING)),
+    "SLOMet, nobody knows why, rejected": (SLO_MET, missed(supply=MISSING, seen=judge(traffic(5.0, rejected=9.0)))),
+    "SLOMet, errors": (SLO_MET, missed(supply=MISSING, seen=ERRORS)),
     "SLOMet, errors at the maximum": (SLO_MET, missed(running(10), **needing(12), **(load(59.0) | {"seen": ERRORS}))),
     "SLOMet, one fails requests": (SLO_MET, lagging(4, Reason.ENGINE_ERRORS, slo=MISSED, seen=ERRORS, **needing(4))),
     "SLOMet, another fails requests soon after": (
         SLO_MET,
         lagging_again(Reason.ENGINE_ERRORS, slo=MISSED, seen=ERRORS),
     ),
-    "SLOMet, uneven": (SLO_MET, missed(learned=MISSING, seen=judge(traffic(5.0, busiest=3.4)), **load(12.0))),
+    "SLOMet, uneven": (SLO_MET, missed(supply=MISSING, seen=judge(traffic(5.0, busiest=3.4)), **load(12.0))),
     "SLOMet, just started": (SLO_MET, missed()),
     "SLOMet, impossible": (SLO_MET, missed(**needing(1, feasible=False))),
     "SLOMet, impossible by a guess": (SLO_MET, missed(**needing(1, feasible=False, unknown=("model",)))),
@@ -634,23 +632,23 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         stopped_by(Reason.APPLY_FAILED, "Deployment chat-h100 was not set to 6 replicas: a freeze", 4, **needing(6)),
     ),
     "CapacityAvailable, out": (CAPACITY, view(**needing(4, out=OUT))),
-    "CapacityAvailable, too many ended next to ready ones": (CAPACITY, view(group=running(2), learned=FLOOD)),
+    "CapacityAvailable, too many ended next to ready ones": (CAPACITY, view(group=running(2), supply=FLOOD)),
     "Reconciling, one of the declared ended": (
         RECONCILING,
         view(of=CHAT.with_replicas_between(3, 9), group=running(2, size=3, ended=(EVICTED,)), starting=True),
     ),
     "Reconciling, more start because of the load": (RECONCILING, view(group=running(2, size=3), starting=True)),
-    "Stalled, too many ended": (STALLED, view(group=running(0, size=0), learned=FLOOD)),
-    "SLOMet, too many ended": (SLO_MET, missed(running(2, size=2), **needing(4), **load(19.0), learned=FLOOD)),
+    "Stalled, too many ended": (STALLED, view(group=running(0, size=0), supply=FLOOD)),
+    "SLOMet, too many ended": (SLO_MET, missed(running(2, size=2), **needing(4), **load(19.0), supply=FLOOD)),
     "Reconciling, rollout": (RECONCILING, view(group=running(4, rolling_out=True))),
     "Reconciling, edited before the first one serves": (RECONCILING, view(group=running(size=1, rolling_out=True))),
     "Reconciling, starting": (RECONCILING, unserved(starting=True)),
     "Reconciling, unobserved": (RECONCILING, view(group=running(4, observed=False))),
     "Stalled, rollout": (STALLED, stopped_by(Reason.PROGRESS_DEADLINE_EXCEEDED, "chat-h100: timed out progressing")),
-    "Stalled, no GPU": (STALLED, unserved(learned=Learned(45.0, backoffs=Backoffs((OUT,))))),
+    "Stalled, no GPU": (STALLED, unserved(supply=Supply(45.0, backoffs=Backoffs((OUT,))))),
     "Stalled, no such node": (
         STALLED,
-        unserved(learned=Learned(45.0, backoffs=Backoffs((OUT,))), **needing(1, offering=3)),
+        unserved(supply=Supply(45.0, backoffs=Backoffs((OUT,))), **needing(1, offering=3)),
     ),
     "first size": (verdict, view(group=Group("h100"), groups=(), forecast=None, demand_rps=None, **needing(2))),
     "up, steps take longer": (verdict, view(**needing(6, cost=2.95, known=SLOW), **load(29.0))),
@@ -673,8 +671,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         last_guard,
         view(of=CHAT.with_replicas_between(1, 40), **needing(20, known=GUESS), **load(99.0)),
     ),
-    "guard, more did not help": (last_guard, view(learned=USELESS, **needing(9), **load(44.0))),
-    "guard, too many ended": (last_guard, view(group=running(2), learned=FLOOD, **needing(4), **load(19.0))),
+    "guard, more did not help": (last_guard, view(supply=USELESS, **needing(9), **load(44.0))),
+    "guard, too many ended": (last_guard, view(group=running(2), supply=FLOOD, **needing(4), **load(19.0))),
     "guard, one step": (last_guard, view(of=CHAT.with_replicas_between(1, 40), **needing(30), **load(149.0))),
     "down": (verdict, view(**needing(2, cost=2.95), **load(9.0))),
     "down, but not all the way": (verdict, view(**needing(2), **FREE)),
@@ -736,7 +734,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
     "down, idle": (verdict, resting(group=running(1), seen=QUIET)),
     "hold, asleep": (verdict, resting()),
-    "hold, asleep, no cold start known": (verdict, resting(learned=Learned(45.0))),
+    "hold, asleep, no cold start known": (verdict, resting(supply=Supply(45.0))),
     "hold, may rest": (
         verdict,
         view(
@@ -744,18 +742,18 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
             of=ZERO,
             service=at_zero(NOBODY),
             idle_seconds=600.0,
-            learned=ANSWERED,
+            **ANSWERED,
             **needing(1),
             **load(0.0),
         ),
     ),
     "hold, nothing holds": (verdict, view(group=running(1), of=ZERO, **needing(1), **load(0.0))),
-    "up, held": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SOME), learned=ANSWERED)),
-    "up, silent": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SILENT), learned=Learned(45.0))),
+    "up, held": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SOME), **ANSWERED)),
+    "up, silent": (verdict, resting(slumber=Slumber.AWAKE, service=at_zero(SILENT), demand=Demand())),
     "Ready, asleep": (READY, resting()),
     "Ready, waking": (
         READY,
-        view(of=ZERO, service=at_zero(SOME), group=running(size=1, starting=COMING), learned=ANSWERED),
+        view(of=ZERO, service=at_zero(SOME), group=running(size=1, starting=COMING), **ANSWERED),
     ),
     "Ready, pinned at zero": (READY, view(of=CHAT.pinned_to(0), group=running(0))),
     "Ready, pinned at zero, requests held": (READY, resting(service=at_zero(SOME, ZERO.pinned_to(0)))),

@@ -243,7 +243,7 @@ def test_an_accelerator_that_the_spec_forbids_is_not_told_to_be_out() -> None:
     before = ServiceView(chat, QUIET, (*short, *serving), (Placement("h100", 1), Placement("l40s", 2)))
     after = ServiceView(chat, QUIET, serving, (Placement("h100", 0), Placement("l40s", 2)))
     _, memory = decide(a_snapshot(before), Memory(), PolicySettings(), MODEL)
-    assert memory.services[chat.spec.key].learned.backoffs.active("h100", NOW + 5.0)
+    assert memory.services[chat.spec.key].supply.backoffs.active("h100", NOW + 5.0)
     (decision,), _ = decide(a_snapshot(after, now=NOW + 5.0), memory, PolicySettings(), MODEL)
     assert condition(decision, "CapacityAvailable") == (True, "AllPlaced")
 

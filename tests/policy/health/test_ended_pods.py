@@ -198,8 +198,8 @@ def test_cold_starts_learn_nothing_from_pods_that_ended() -> None:
     for _ in world.run(900.0):
         pass
     (known,) = world.memory.services.values()
-    assert known.learned.cold_starts.known == frozenset()
-    assert known.learned.cold_starts.seconds == (30.0,), "what status had recorded"
+    assert known.supply.cold_starts.known == frozenset()
+    assert known.supply.cold_starts.seconds == (30.0,), "what status had recorded"
 
 
 def test_replicas_that_serve_stay_where_more_of_them_end() -> None:

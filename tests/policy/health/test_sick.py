@@ -154,14 +154,15 @@ def test_who_holds_the_size_is_told_the_replica_and_that_requests_end_with_error
 @plugins
 def test_errors_teach_nothing_about_capacity_and_lengths(plugin: bool) -> None:
     fleet = cluster(plugin, 9.0, CHAT.pinned_to(4)).stall(1).run(25)
-    before = fleet.memory.services[CHAT.spec.key].learned
+    known = fleet.memory.services[CHAT.spec.key]
+    before, lengths = known.supply, known.demand.lengths
     assert before.sick.each
     fleet.run(400)
-    after = fleet.memory.services[CHAT.spec.key].learned
+    after = fleet.memory.services[CHAT.spec.key].supply
     assert after.sick.believed
     assert after.evidence.verdicts.judged == 0.0
     assert [belief.correction for belief in after.capacity.beliefs] == [b.correction for b in before.capacity.beliefs]
-    assert after.lengths == before.lengths
+    assert fleet.memory.services[CHAT.spec.key].demand.lengths == lengths
 
 
 @plugins
@@ -203,7 +204,7 @@ def test_gauges_that_stay_after_all_clients_left_cost_no_replica() -> None:
     told = next(each for each in decision.conditions if each.type == "Ready")
     assert (told.status, told.reason) == (True, "Serving")
     assert f"{FIRST} looks stalled by the metrics alone" in told.message
-    assert memory.services[CHAT.spec.key].learned.sick.believed == ()
+    assert memory.services[CHAT.spec.key].supply.sick.believed == ()
 
 
 def test_a_dead_engine_that_gave_no_token_when_asked_is_replaced() -> None:

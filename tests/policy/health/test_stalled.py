@@ -272,9 +272,9 @@ def test_a_hang_teaches_nothing_about_what_a_replica_carries() -> None:
     fleet = cluster()
     fleet.sight = lambda second: SignalState.PARTIAL if second > 660.0 else SignalState.FRESH  # it must stay
     fleet.stall(1).run(300)
-    learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.sick.believed
-    assert learned.evidence.verdicts == Verdicts()
+    supply = fleet.memory.services[CHAT.spec.key].supply
+    assert supply.sick.believed
+    assert supply.evidence.verdicts == Verdicts()
 
 
 def test_a_flapping_engine_does_not_flap_the_size() -> None:

@@ -20,7 +20,7 @@ from holdfast.policy.estimate.headroom import Headroom
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.sick import LONGEST_QUIET_SECONDS, QUIET_SECONDS, Sick, Symptom, watch_sick
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Supply
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.transition.sizes import decide_sizes
 from tests.builders import NOW, ServiceBuilder, ServiceView, condition, no_traffic, replicas, traffic
@@ -274,11 +274,11 @@ def test_a_second_one_that_lags_stays_for_ten_minutes() -> None:
     fleet.stall(1)
     second = (fleet.hung_since.keys() & names_of(fleet)).pop()
     fleet.run(100)
-    remembered(fleet, learned=replace(fleet.memory.services[CHAT.spec.key].learned, headroom=Headroom(0.5, 0.5)))
+    remembered(fleet, demand=replace(fleet.memory.services[CHAT.spec.key].demand, headroom=Headroom(0.5, 0.5)))
     fleet.run(300)
     assert second in names_of(fleet)
     assert condition(fleet.last(), "SLOMet") == (False, "EngineLagging")
-    assert fleet.memory.services[CHAT.spec.key].learned.headroom == Headroom(0.5, 0.5)
+    assert fleet.memory.services[CHAT.spec.key].demand.headroom == Headroom(0.5, 0.5)
     fleet.run(400)
     assert second not in names_of(fleet)
 
@@ -332,12 +332,12 @@ def test_people_who_hold_the_size_are_told_the_name(of: ServiceBuilder) -> None:
 
 def test_a_lag_teaches_nothing_about_what_a_replica_carries() -> None:
     fleet = cluster(9.0, CHAT.pinned_to(4))
-    before = fleet.memory.services[CHAT.spec.key].learned
+    before = fleet.memory.services[CHAT.spec.key].supply
     fleet.stall(1).run(400)
-    learned = fleet.memory.services[CHAT.spec.key].learned
-    assert learned.sick.believed
-    assert learned.evidence.verdicts == Verdicts()
-    assert [belief.slowness for belief in learned.capacity.beliefs] == [b.slowness for b in before.capacity.beliefs]
+    supply = fleet.memory.services[CHAT.spec.key].supply
+    assert supply.sick.believed
+    assert supply.evidence.verdicts == Verdicts()
+    assert [belief.slowness for belief in supply.capacity.beliefs] == [b.slowness for b in before.capacity.beliefs]
 
 
 def test_nobody_to_be_seen_lags_in_an_empty_snapshot() -> None:
@@ -363,8 +363,8 @@ def test_on_an_accelerator_that_is_being_left_it_stays_as_the_others_do_until_ne
     old = Group("l40s", size=4, exists=True, ready=tuple(others), ailing=(laggard,))
     new = Group("h100", size=2, exists=True, starting=replicas(2, ReplicaPhase.STARTING))
     lags = Symptom(laggard.name, Reason.ENGINE_LAGGING, NOW - 60.0, NOW, sure=True)
-    learned = Learned(lead_seconds=45.0, sick=Sick((lags,), last=laggard.name, last_at=NOW))
+    supply = Supply(lead_seconds=45.0, sick=Sick((lags,), last=laggard.name, last_at=NOW))
     seen = judge(traffic(5.0, state=state))
-    leaving = view(group=new, others=(old,), groups=(new, old), learned=learned, seen=seen, starting=True)
+    leaving = view(group=new, others=(old,), groups=(new, old), supply=supply, seen=seen, starting=True)
     kept = {target.accelerator: target.replicas for target in decide_sizes(leaving).targets}
     assert kept["l40s"] == 4

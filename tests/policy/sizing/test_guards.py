@@ -24,7 +24,7 @@ from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.sick import Sick, Symptom
-from holdfast.policy.memory import Learned
+from holdfast.policy.memory import Supply
 from holdfast.policy.sizing import guards
 from holdfast.policy.sizing.guards import GUARDS, Guard, Proposal, apply_guards
 from holdfast.policy.view import Bound, View
@@ -46,16 +46,16 @@ ROLLING = Group("h100", size=4, exists=True, rolling_out=True)
 SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
 
 
-def ended_pods(asked: int) -> Learned:
+def ended_pods(asked: int) -> Supply:
     """A backoff because pods ended: so many within minutes that no more of `asked` are started, or a few."""
     backoff = Backoff("h100", NOW + 600.0, 600.0, Reason.POD_ENDED, "Evicted: disk full", asked=asked)
-    return Learned(45.0, backoffs=Backoffs((backoff,)))
+    return Supply(45.0, backoffs=Backoffs((backoff,)))
 
 
-def after_growth(useless: bool) -> Learned:
+def after_growth(useless: bool) -> Supply:
     """Up to 9 replicas had no larger share of good requests than 5, in two steps or in the first."""
     growth = Growth("h100", size=5, share=0.4, rate_rps=5.0, largest=9, steps=2 if useless else 1)
-    return Learned(45.0, growth=growth)
+    return Supply(45.0, growth=growth)
 
 
 KNOWN = Correction(NormalBelief(deviation=0.1), NormalBelief(deviation=0.1), looks=3)
@@ -78,11 +78,11 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.metrics_are_fresh, view(), None, None),
     (
         guards.most_replicas_move,
-        view(learned=Learned(45.0, sick=Sick((Symptom("a", Reason.ENGINE_HUNG, NOW, NOW, True),)))),
+        view(supply=Supply(45.0, sick=Sick((Symptom("a", Reason.ENGINE_HUNG, NOW, NOW, True),)))),
         None,
         None,
     ),
-    (guards.most_replicas_move, view(learned=Learned(45.0, sick=Sick(doubted=True))), 4, None),
+    (guards.most_replicas_move, view(supply=Supply(45.0, sick=Sick(doubted=True))), 4, None),
     (guards.no_rollout_runs, view(group=ROLLING), 4, None),
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(3), short=replicas(1))), 3, None),
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(2), short=replicas(2))), None, None),
@@ -116,11 +116,11 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.a_guess_is_observed, view(correction=KNOWN), None, None),
     (guards.a_guess_is_observed, view(correction=A_GUESS, starting=True), None, 4),
     (guards.a_guess_is_observed, view(correction=A_GUESS), None, None),
-    (guards.more_replicas_help, view(learned=after_growth(useless=False)), None, None),
-    (guards.more_replicas_help, view(learned=after_growth(useless=True)), None, 5),
+    (guards.more_replicas_help, view(supply=after_growth(useless=False)), None, None),
+    (guards.more_replicas_help, view(supply=after_growth(useless=True)), None, 5),
     (guards.no_flood_of_ended_pods, view(), None, None),
-    (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=5)), None, 4),
-    (guards.no_flood_of_ended_pods, view(learned=ended_pods(asked=0)), None, None),
+    (guards.no_flood_of_ended_pods, view(supply=ended_pods(asked=5)), None, 4),
+    (guards.no_flood_of_ended_pods, view(supply=ended_pods(asked=0)), None, None),
     (guards.within_the_accelerators_maximum, view(option=accelerator("h100", max_replicas=5)), None, 5),
 ]
 
@@ -140,7 +140,7 @@ def test_every_guard_has_a_row() -> None:
 
 
 def test_no_sentence_says_that_a_size_does_not_shrink_that_shrinks() -> None:
-    seen = view(slo=BURNING, learned=after_growth(useless=True))
+    seen = view(slo=BURNING, supply=after_growth(useless=True))
     proposal, bounds = apply_guards(Proposal(seen, 8, 3))
     assert proposal.after == 5
     assert [bound.reason for bound in bounds] == [Reason.MORE_REPLICAS_DO_NOT_HELP]

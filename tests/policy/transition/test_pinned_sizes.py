@@ -200,8 +200,8 @@ def renamed(serving: tuple[Replica, ...], new: Group) -> dict[str, int]:
     seen = view(of=service().pinned_to(2), groups=(old, new), group=new, others=(old,))
     option = replace(seen.chosen, room=Room(0, frozenset({"node-1"}), 1))
     short = Backoff("h100", seen.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, elsewhere=2)
-    learned = replace(seen.learned, backoffs=Backoffs((short,)))
-    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option, learned=learned), 2)
+    supply = replace(seen.supply, backoffs=Backoffs((short,)))
+    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option, supply=supply), 2)
     return {target.accelerator: target.replicas for target in verdict.targets}
 
 

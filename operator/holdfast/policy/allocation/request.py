@@ -155,7 +155,7 @@ def _may_move(view: View, to: Option) -> bool:
     if any(to.hindrance) or not to.room.nodes or not math.isfinite(to.belief.rate_rps):
         return False
     known = view.seen.fresh and view.demand_rps is not None and math.isfinite(view.demand_rps)
-    moving = view.switching or view.held_by_people or view.asleep or view.learned.sick.doubted
+    moving = view.switching or view.held_by_people or view.asleep or view.supply.sick.doubted
     refused = _has_problem(view, REFUSALS)
     settled = all(group.observed and not group.rolling_out for group in view.groups)
     alone = view.ready > 0 and view.spec.max_replicas < 2  # it would have to go before another comes
@@ -184,7 +184,7 @@ def _least(view: View, running: int, paired: int, handed: Collection[str]) -> in
         least = max(least, view.spec.min_on_demand)
     if not all(group.observed and not group.rolling_out for group in view.groups):
         return max(least, view.own.baseline)
-    return least if view.seen.fresh and not view.learned.sick.doubted else max(least, running)
+    return least if view.seen.fresh and not view.supply.sick.doubted else max(least, running)
 
 
 def _useful_rps(view: View, rate: float, want: int) -> float:

@@ -73,9 +73,9 @@ def _ready(view: View, bad: str) -> Told:
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return False, problem.reason, problem.message
     if told := messages.ailing(view):
-        doubted = view.learned.sick.doubted
+        doubted = view.supply.sick.doubted
         others = "" if doubted else f"{counted(serving, 'replica', 'serves', 'serve', of=view.size)} normally; "
-        return None if doubted else serving > 0, view.learned.sick.reason, others + told
+        return None if doubted else serving > 0, view.supply.sick.reason, others + told
     if bad:
         return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
     broken = _broken(view)
@@ -116,10 +116,10 @@ def _mostly_bad(view: View, sizes: Sizes) -> str:
     """Say that most requests were bad, where more replicas could be had and none is starting; empty otherwise."""
     held = view.held_by_people or view.allocation is not None
     limited = held or sizes.limits & messages.HARD_BOUNDS or view.own.short
-    judged = view.learned.budget.judged_at is not None
+    judged = view.demand.budget.judged_at is not None
     if not judged or not view.seen.fresh or limited or view.starting or sizes.action is not Action.HOLD:
         return ""
-    lately = recent(view.learned.budget, view.now, LATELY_SECONDS)
+    lately = recent(view.demand.budget, view.now, LATELY_SECONDS)
     if lately.judged < LEAST_JUDGED or lately.bad_share <= 0.5:
         return ""
     text = f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
@@ -146,7 +146,7 @@ def _awaited(view: View) -> str:
     starting = [replica for group in view.groups for replica in group.starting]
     unplaced = sum(len(group.pending) + len(group.short) for group in view.groups)
     stuck = next((replica for group in view.groups for replica in group.stuck), None)
-    usual = view.learned.cold_starts.p90_seconds
+    usual = view.supply.cold_starts.p90_seconds
     late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
     parts = (
         counted(len(starting), "replica", "is starting", "are starting", of=view.size) if starting else "",
@@ -162,7 +162,7 @@ def _left_at_zero(view: View) -> str:
     if view.spec.pinned_replicas == 0:
         return "spec.replicas is 0, so no replica runs; change or remove it"
     if view.let_go:
-        return f"no replica runs, because {view.learned.set_backs.told}"
+        return f"no replica runs, because {view.supply.set_backs.told}"
     return "no replica runs and mode is Recommend, so none is started; set mode to Auto, or scale a Deployment yourself"
 
 
@@ -180,7 +180,7 @@ def _slo_met(view: View, sizes: Sizes) -> Told:
         return None, Reason.WARMING_UP, f"{text}{_missing(view)}"
     good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
     text = f"{good} of requests in the last {window} were good, objective {objective}{_missing(view)}"
-    if view.learned.activator_misses.incomplete(slo.window_seconds, view.now):
+    if view.demand.activator_misses.incomplete(slo.window_seconds, view.now):
         text = f"{text}; requests held before the operator started are not counted; let Prometheus scrape the activator"
     if state.attainment >= slo.objective:
         return True, Reason.OBJECTIVE_MET, text
@@ -204,7 +204,7 @@ def _infeasible(view: View) -> str:
 
 def _missing(view: View) -> str:
     """What the window is said to be and is not: known from a start on, and the same words until it is whole."""
-    known, missing = view.learned.budget, view.service.missing_history
+    known, missing = view.demand.budget, view.service.missing_history
     if missing is not None and missing.failure:
         return f"; requests from before the operator's start are not counted yet: {missing.failure}"
     if known.since is None or not known.incomplete(view.service.born_at, view.now):
@@ -226,7 +226,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         text = f"{short} for a free {view.chosen.name}; {more}; add a node"
         return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
     if told := messages.ailing(view):
-        return view.learned.sick.reason, told
+        return view.supply.sick.reason, told
     if failing := sum(len(group.failing) for group in view.groups):
         told = counted(failing, "replica", "fails", "fail", of=view.size)
         return Reason.ENGINE_FAILING, f"{told}; see the engine log"
@@ -239,7 +239,7 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
 def _missed_at_rest(view: View) -> tuple[Reason, str]:
     """The cause where nothing fails, nothing starts and nothing bounds the size."""
     if told := messages.passed_over(view):
-        return view.learned.sick.passed_over[0].reason, told
+        return view.supply.sick.passed_over[0].reason, told
     if not view.slo.burning:
         text = "the objective is met at present; earlier requests missed it, usually while replicas started"
         return Reason.COLD_START, text
@@ -255,7 +255,7 @@ def _missed_within_capacity(view: View, arriving: float, carried: float) -> tupl
     should = f"{counted(view.ready, 'replica')} should carry {format_rate(carried)} req/s"
     load = f"{format_rate(arriving)} req/s arrive and {should}"
     busiest = view.seen.total.busiest
-    if view.learned.evidence.before.bad_share <= view.spec.slo.budget_share:
+    if view.supply.evidence.before.bad_share <= view.spec.slo.budget_share:
         return Reason.COLD_START, "the late requests arrived before replicas and load were stable"
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
         uneven = f"the busiest has {busiest:.1f} times the mean load; {BALANCE}"
@@ -275,7 +275,7 @@ def _worst_cause(view: View) -> str:
 
 def _fails(view: View) -> str:
     """Say that most bad requests end with errors, and of which replicas if that is known; empty otherwise."""
-    seen, sick = view.seen, view.learned.sick
+    seen, sick = view.seen, view.supply.sick
     if _worst_cause(view) != "error_rps" or seen.failed <= view.spec.slo.budget_share * seen.arrived:
         return ""
     if sick.named and sick.reason is Reason.ENGINE_ERRORS:
@@ -334,7 +334,7 @@ def _sized_by_others(view: View) -> str:
 
 def _set_back(view: View) -> str:
     """Who set the size back a moment ago; empty where nobody did."""
-    found = view.learned.set_backs
+    found = view.supply.set_backs
     return f"; {found.who} set the size of Deployment {found.deployment} back" if found.lately(view.now) else ""
 
 
@@ -428,7 +428,7 @@ def _stalled(view: View) -> Told:
     """No waiting will help: somebody must act (kstatus), also where what was there before goes on serving."""
     if problem := _problem(view, capacity=False):
         return True, problem.reason, problem.message
-    backoff = view.learned.backoffs.active(view.chosen.name, view.now)
+    backoff = view.supply.backoffs.active(view.chosen.name, view.now)
     if backoff is not None and not view.ready and not view.at_zero:
         lacking = backoff.reason is Reason.INSUFFICIENT_GPUS
         reason = _shortage(view, backoff.accelerator) if lacking else backoff.reason

@@ -42,14 +42,14 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
         ),
         benchmarked=tuple(
             (each.scaled.measured, each.scaled.factor if each.scaled.compared else None)
-            for each in view.learned.capacity.beliefs
+            for each in view.supply.capacity.beliefs
             if each.scaled.measured
         ),
-        cold_start_seconds=view.learned.cold_starts.p90_seconds,
+        cold_start_seconds=view.supply.cold_starts.p90_seconds,
         recommendation=free if held else None,
         explanation=_explanation(view, sizes),
         holding=_holding(view),
-        engines=tuple((each.option.name, each.facts) for each in view.learned.capacity.beliefs),
+        engines=tuple((each.option.name, each.facts) for each in view.supply.capacity.beliefs),
         max_unavailable=max_unavailable(view, verdict.replicas),
     )
 
@@ -73,7 +73,7 @@ def _holding(view: View) -> bool:
 
 
 def _slo_view(view: View) -> SloView:
-    traffic, budget = view.service.traffic, view.learned.budget
+    traffic, budget = view.service.traffic, view.demand.budget
     rate = None if view.forecast is None else view.forecast.level_rps
     pending = view.service.awaits_history
     return SloView(
@@ -100,7 +100,7 @@ def _explanation(view: View, sizes: Sizes) -> Explanation:
     return Explanation(
         forecast_rps=None if expected is None else expected.wanted_rps,
         quantile=None if expected is None else expected.quantile,
-        lead_time_seconds=view.learned.lead_seconds,
+        lead_time_seconds=view.supply.lead_seconds,
         backlog_requests=view.backlog_requests,
         wanted_replicas=sizes.wanted,
         candidates=candidates(view.considered, view.chosen.name, view.spec.slo.objective),

@@ -52,7 +52,7 @@ def describe(view: View, sizes: Sizes) -> str:
 
 def ailing(view: View) -> str:
     """Which replicas are sick, and what becomes of them; without times, which would change each tick."""
-    sick, names = view.learned.sick, [symptom.name for symptom in view.learned.sick.named]
+    sick, names = view.supply.sick, [symptom.name for symptom in view.supply.sick.named]
     if not names:
         return ""
     told = _sick(sick.reason, names)
@@ -70,7 +70,7 @@ def _sick(reason: Reason, names: Sequence[str]) -> str:
 
 def slow(view: View) -> str:
     """Say which replicas are slower than expected, and since when; empty where that was not measured."""
-    since, slowness = dict(view.learned.slow_since).get(view.chosen.name), view.belief.correction.slowness
+    since, slowness = dict(view.supply.slow_since).get(view.chosen.name), view.belief.correction.slowness
     if since is None or view.belief.rate.unknown:
         return ""
     steps, names = view.seen.steps_on(view.chosen.name), some_of([replica.name for replica in view.own.ready])
@@ -110,7 +110,7 @@ def ended(view: View) -> str:
 
 def passed_over(view: View) -> str:
     """Which sick replica is not replaced, because another one was a while ago, or nobody knows whether."""
-    symptoms = view.learned.sick.passed_over
+    symptoms = view.supply.sick.passed_over
     if not symptoms:
         return ""
     soon = "not replaced yet, because another replacement or an operator start was recent (cooldown)"
@@ -120,7 +120,7 @@ def passed_over(view: View) -> str:
 
 def unproven(view: View) -> str:
     """Which replicas look stalled by their metrics alone, and how to find out."""
-    names = [symptom.name for symptom in view.learned.sick.unproven]
+    names = [symptom.name for symptom in view.supply.sick.unproven]
     if not names:
         return ""
     told = f"{some_of(names)} {'looks' if len(names) == 1 else 'look'} stalled by the metrics alone: requests, no token"
@@ -150,7 +150,7 @@ def rests(view: View) -> str:
     """
     if not view.asleep:
         return ""
-    usual = view.learned.cold_starts.p90_seconds
+    usual = view.supply.cold_starts.p90_seconds
     held = f"waits {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
     if not view.size:
         return f"the next request {held}"
@@ -213,7 +213,7 @@ def _kv_cache(view: View) -> str:
     kv_tokens = view.belief.facts.kv_tokens
     if not _fills(view) or kv_tokens is None:
         return ""
-    peak, lead = view.learned.kv_cache.peak_tokens(view.learned.lead_seconds), view.learned.lead_seconds
+    peak, lead = view.supply.kv_cache.peak_tokens(view.supply.lead_seconds), view.supply.lead_seconds
     times = f"{peak / kv_tokens:.1f} times the KV cache of a replica"
     return f"requests will take {times} within {lead:.0f} s; the size leaves room for faster growth"
 
@@ -261,7 +261,7 @@ def _switch(view: View) -> tuple[Reason, str]:
     option = view.option(old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR, f"{old.accelerator} is no longer listed"
-    if backoff := view.learned.backoffs.last(option.name):
+    if backoff := view.supply.backoffs.last(option.name):
         return Reason.ACCELERATOR_UNAVAILABLE, f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
         return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives even without load"
@@ -359,7 +359,7 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
             return Reason.ACCELERATOR_UNAVAILABLE
         if _is_succession(view):
             return Reason.NODE_CLOSING
-        return view.learned.sick.reason if view.group.ailing else Reason.ENGINE_FAILING
+        return view.supply.sick.reason if view.group.ailing else Reason.ENGINE_FAILING
     if _fills(view):
         return Reason.KV_CACHE_PRESSURE
     return Reason.BACKLOG_TO_DRAIN if _is_queued(view) else Reason.FORECAST_ABOVE_CAPACITY
@@ -373,4 +373,4 @@ def _down_reason(view: View, sizes: Sizes) -> Reason:
         return forced[-1]
     if view.going_to_let_go:
         return Reason.NODE_CLOSING
-    return view.learned.sick.reason if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+    return view.supply.sick.reason if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY

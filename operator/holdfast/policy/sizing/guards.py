@@ -64,7 +64,7 @@ def metrics_are_fresh(proposal: Proposal) -> Bound | None:
 
 def most_replicas_move(proposal: Proposal) -> Bound | None:
     """What sick engines are asked is not seen, and where most look sick the picture may be wrong as well."""
-    sick = proposal.view.learned.sick
+    sick = proposal.view.supply.sick
     if not proposal.lowers or not sick.doubted:
         return None
     sentence = "the size does not shrink while most replicas seem sick"
@@ -114,7 +114,7 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
 
 def no_load_returns(proposal: Proposal) -> Bound | None:
     """Without the fast loop all requests are late that come until a removed replica is back."""
-    view, level, lead = proposal.view, proposal.view.peaks.level_rps, proposal.view.learned.lead_seconds
+    view, level, lead = proposal.view, proposal.view.peaks.level_rps, proposal.view.supply.lead_seconds
     needed = replicas_for(level, view.belief.rate_rps) + view.spare
     if not proposal.lowers or view.asleep or needed <= proposal.after or view.forecast is None:
         return None
@@ -156,7 +156,7 @@ def a_guess_is_observed(proposal: Proposal) -> Bound | None:
 
 def more_replicas_help(proposal: Proposal) -> Bound | None:
     """The size is the cheapest that serves as much as well, where larger ones served no more."""
-    view, growth = proposal.view, proposal.view.learned.growth
+    view, growth = proposal.view, proposal.view.supply.growth
     if not growth.useless or growth.accelerator != view.chosen.name or proposal.after <= growth.size:
         return None
     share = f"{counted(growth.largest, 'replica')} served no more requests and no larger share well than {growth.size}"

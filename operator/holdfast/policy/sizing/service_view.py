@@ -14,7 +14,7 @@ from holdfast.policy.estimate.scheduled_minimum import (
     scheduled_minimums,
 )
 from holdfast.policy.learn import Learning
-from holdfast.policy.memory import Learned, ServiceMemory
+from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.on_demand_pair import together
 from holdfast.policy.placement.options import Option, describe_options
@@ -25,31 +25,31 @@ from holdfast.policy.view import View
 
 def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     """Forecast the demand and choose the accelerator, unless the allocation moves the service to another one."""
-    observed, learned, now = learning.observed, learning.learned, tick.now
+    observed, requests, supply, now = learning.observed, learning.demand, learning.supply, tick.now
     service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
-    spec, lead = service.spec, learned.lead_seconds
-    sizing, interval = learned.headroom.sizing, seen.interval_seconds
-    spare = learning.slo.allowed_requests(spec.slo, learned.arrivals.level_rps)
-    expected = forecast.forecast(learned.arrivals, learned.residuals, sizing, lead, interval, spare)
+    spec, lead = service.spec, supply.lead_seconds
+    sizing, interval = requests.headroom.sizing, seen.interval_seconds
+    spare = learning.slo.allowed_requests(spec.slo, requests.arrivals.level_rps)
+    expected = forecast.forecast(requests.arrivals, requests.residuals, sizing, lead, interval, spare)
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
     demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
     cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
-    scheduled = _scheduled(spec, learned, now, cycle, tick.settings)
-    least_idle = scale_to_zero.idle_seconds(learned.idle, cycle, tick.settings.idle_seconds)
-    slumber = scale_to_zero.slumber(learned.idle, service, seen, observed.starting, scheduled, least_idle, now)
+    scheduled = _scheduled(spec, supply, now, cycle, tick.settings)
+    least_idle = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
+    slumber = scale_to_zero.slumber(requests.idle, service, seen, observed.starting, scheduled, least_idle, now)
     fallback = max((group.baseline for group in groups), default=0)
-    beliefs, least = learned.capacity.beliefs, _awake(spec, scheduled)
-    considered = describe_options(least, beliefs, groups, learned.backoffs, tick.inventory, demand_rps, fallback, now)
+    beliefs, least = supply.capacity.beliefs, _awake(spec, scheduled)
+    considered = describe_options(least, beliefs, groups, supply.backoffs, tick.inventory, demand_rps, fallback, now)
     edited = known.spec is not None and known.spec.generation != spec.generation
     before = Choice() if edited else known.choice
     chosen_now = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
     choice = Choice(moves_to, judged_at=now) if moves_to else chosen_now
     hold = known.flapping.patience * cycle
-    returns = demand.return_seconds(hold, cycle, bool(learned.fast_loops.accelerators))
+    returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops.accelerators))
     chosen = next(option for option in considered if option.name == choice.accelerator)
     group, others = together(groups, chosen.name, chosen.pair)
-    carried_rps = _carried_rps(demand_rps, learned, chosen)
+    carried_rps = _carried_rps(demand_rps, supply, chosen)
     trusted = seen.fresh and not _renewed(known, spec)
     peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
     return View(
@@ -60,8 +60,9 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
         group=group,
         others=others,
         starting=observed.starting,
-        learned=learned,
-        peaks=demand.remember_level(peaks, _lasting_rps(learned, expected, now), now, returns),
+        demand=requests,
+        supply=supply,
+        peaks=demand.remember_level(peaks, _lasting_rps(learning, expected, now), now, returns),
         choice=choice,
         flapping=known.flapping,
         slo=learning.slo,
@@ -79,27 +80,27 @@ def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
     )
 
 
-def _carried_rps(demand_rps: float | None, learned: Learned, chosen: Option) -> float | None:
+def _carried_rps(demand_rps: float | None, supply: Supply, chosen: Option) -> float | None:
     """The demand, or more where the KV cache fills: what replicas must be able to carry."""
-    filling = learned.kv_cache.replicas(learned.lead_seconds, chosen.belief.facts.kv_tokens)
+    filling = supply.kv_cache.replicas(supply.lead_seconds, chosen.belief.facts.kv_tokens)
     return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
 
 
-def _lasting_rps(learned: Learned, expected: forecast.Forecast | None, now: float) -> float:
+def _lasting_rps(learning: Learning, expected: forecast.Forecast | None, now: float) -> float:
     """The level of arrivals; 0 in a burst with a period, and while replicas could not have served it yet."""
-    if expected is None or now - learned.arrivals.steady_since < learned.lead_seconds:
+    if expected is None or now - learning.demand.arrivals.steady_since < learning.supply.lead_seconds:
         return 0.0
     return 0.0 if expected.bursts.includes(expected.level_rps) else expected.level_rps
 
 
 def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
     """Whether an edit made other engines, of which nobody knows what they carry."""
-    compared = known.learned.capacity.spec
+    compared = known.supply.capacity.spec
     return compared is not None and not same_engines(compared, spec)
 
 
 def _scheduled(
-    spec: ServiceSpec, learned: Learned, now: float, cycle: float, settings: PolicySettings
+    spec: ServiceSpec, supply: Supply, now: float, cycle: float, settings: PolicySettings
 ) -> ScheduledMinimums:
     """The floors of the schedules, asked for early enough for nodes to come where replicas had to wait for them.
 
@@ -107,9 +108,9 @@ def _scheduled(
     """
     if not spec.schedules:
         return NO_SCHEDULED_MINIMUMS
-    waits = node_seconds(learned.cold_starts, settings)
+    waits = node_seconds(supply.cold_starts, settings)
     spare = settings.provisioning_seconds - waits if waits else 0.0
-    return scheduled_minimums(spec.schedules, now, learned.lead_seconds + waits, cycle + spare)
+    return scheduled_minimums(spec.schedules, now, supply.lead_seconds + waits, cycle + spare)
 
 
 def _awake(spec: ServiceSpec, scheduled: ScheduledMinimums) -> ServiceSpec:

@@ -79,7 +79,7 @@ def _situation(memory: Batching, view: View, placement: Placement, passed_second
         calm=_calm(view),
         demand_rps=view.demand_rps,
         rate_rps=view.belief.rate_rps,
-        cold_start_seconds=view.learned.cold_starts.p90_seconds or view.learned.lead_seconds,
+        cold_start_seconds=view.supply.cold_starts.p90_seconds or view.supply.lead_seconds,
         wanted=memory.considered if free and settled else None,
     )
     if memory.trial is None and placement.batching_before is None:
@@ -126,7 +126,7 @@ def _settled(view: View) -> bool:
     """Nothing moves, and what requests are like is known."""
     still = view.group.observed and not view.group.rolling_out and not view.starting and not view.group.draining
     whole = len(view.group.ready) == view.group.size and not view.group.useless
-    return view.seen.fresh and still and whole and view.learned.lengths.requests >= LEAST_REQUESTS
+    return view.seen.fresh and still and whole and view.demand.lengths.requests >= LEAST_REQUESTS
 
 
 def _calm(view: View) -> bool:
@@ -141,7 +141,7 @@ def _may_need(view: View) -> bool:
 
 def _considered(known: Wanted | None, view: View, model: EngineModel) -> Wanted | None:
     """The best limits for what the belief holds for, looked for anew only when that has changed."""
-    mix, belief, spec = view.learned.capacity.mix, view.belief, view.spec
+    mix, belief, spec = view.supply.capacity.mix, view.belief, view.spec
     if mix is None:
         return None
     question = Question(spec, belief.option, mix, belief.slowness, belief.limits)

@@ -16,7 +16,7 @@ def max_unavailable(view: View, decided: int) -> int:
     | several                                           | one at a time, while all others serve          |
     """
     serving = [replica for group in view.groups for replica in group.ready]
-    closing = view.learned.closing
+    closing = view.supply.closing
     comes = closing is not None and view.now < closing.until and (view.starting or decided > view.size)
     if closing is not None and not comes and not view.going_to_let_go:
         return 1 + max(0, view.size - len(serving))

@@ -36,7 +36,7 @@ def migration_to(view: View, goal: Mapping[str, int], pinned: bool = False) -> M
     Of a pinned size no more sources stay than targets lack, and none that does not serve.
     """
     others = [group for group in view.groups if group.exists and group.accelerator not in goal]
-    if view.learned.sick.serve:  # they answer, and need not go before the others do
+    if view.supply.sick.serve:  # they answer, and need not go before the others do
         others = [replace(group, ready=group.ready + group.ailing, ailing=()) for group in others]
     # One of which nothing serves, and nothing is about to, stands in for none.
     others = [group for group in others if group.ready or (group.coming and not view.in_backoff(group.accelerator))]
@@ -122,7 +122,7 @@ def _uses_slots(view: View, option: Option, homes: frozenset[str]) -> bool:
     Not where there is room beside the sources: then they wait for something else. Nor while more of them fail than
     serve. After the backoff a slot is tried again.
     """
-    backoff = view.learned.backoffs.active(option.name, view.now)
+    backoff = view.supply.backoffs.active(option.name, view.now)
     own, others = view.part(option.name), [group for group in view.groups if group.accelerator != option.name]
     fails = len(own.useless) - len(own.short)
     if backoff is None or fails > len(own.ready) or option.room.free_on & homes:

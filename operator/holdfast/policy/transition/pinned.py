@@ -81,7 +81,7 @@ def recommend_verdict(view: View) -> Verdict:
 def recommended_because(view: View) -> tuple[Reason, str]:
     """Why sizes are only recommended: somebody else sets them back, or the mode says so."""
     if view.let_go:
-        return Reason.OTHER_AUTOSCALER, f"{view.learned.set_backs.told}; see status.recommendation"
+        return Reason.OTHER_AUTOSCALER, f"{view.supply.set_backs.told}; see status.recommendation"
     return Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
 
 

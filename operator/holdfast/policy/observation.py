@@ -1,0 +1,123 @@
+"""What one tick shows of a service, before anything is learned from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.cluster import Replica
+from holdfast.domain.service import ServiceSpec
+from holdfast.domain.snapshot import ServiceSnapshot
+from holdfast.domain.valid_traffic import Seen, judge
+from holdfast.domain.value import value
+from holdfast.enginemodel.hardware import same_hardware
+from holdfast.policy.estimate import cold_start, set_backs
+from holdfast.policy.estimate.cold_start import ColdStarts
+from holdfast.policy.estimate.contradictions import believed, last_contradiction
+from holdfast.policy.estimate.hidden_requests import Queue, hidden_requests, watch_queue
+from holdfast.policy.estimate.set_backs import SetBacks
+from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
+from holdfast.policy.health.sick import Sick, watch_sick
+from holdfast.policy.memory import ServiceMemory
+from holdfast.policy.tick import Tick
+
+
+@value
+class Observation:
+    """What one tick shows of the pool of a service that answers its clients.
+
+    `known` is what was remembered of it before, Prometheus' history included. `starting`: capacity is on its way.
+    `lead_seconds` is how long a change of the size takes to help, by `cold_starts`.
+    """
+
+    service: ServiceSnapshot
+    known: ServiceMemory
+    seen: Seen
+    groups: tuple[Group, ...]
+    sick: Sick
+    starting: bool
+    queue: Queue
+    contradiction: float | None
+    set_backs: SetBacks
+    cold_starts: ColdStarts
+    lead_seconds: float
+
+    @property
+    def used(self) -> tuple[Group, ...]:
+        """Accelerators that replicas run on."""
+        return tuple(group for group in self.groups if group.size > 0)
+
+    @property
+    def whole(self) -> bool:
+        """No replica is leaving or sick, as far as can be seen."""
+        return not any(g.draining or g.useless for g in self.groups) and not self.seems_sick
+
+    @property
+    def ready(self) -> tuple[Replica, ...]:
+        """Replicas that serve, or seem to."""
+        return tuple(replica for group in self.groups for replica in group.ready)
+
+    @property
+    def seems_sick(self) -> bool:
+        """Whether any replica has a symptom."""
+        return _seems_sick(self.service, self.sick)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Replicas of one kind of hardware serve, and none starts or leaves."""
+        return self.whole and not self.starting and _alike(self.service.spec, self.used)
+
+    @property
+    def engine_fault(self) -> bool:
+        """Requests are lost to a broken engine: more headroom would not help."""
+        seen = self.seen
+        broken = any(group.failing or group.ailing for group in self.groups)
+        return seen.failed > seen.late + seen.refused or broken
+
+
+def observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
+    """Judge what was observed, and sort replicas by what they are worth."""
+    now, fought = tick.now, _set_backs(service, known, tick)
+    service = set_backs.respecting(service, fought, now)
+    judged = judge(service.traffic)
+    contradiction = last_contradiction(known.supply.contradiction, judged, now)
+    seen = believed(judged, contradiction)
+    # After a start of the operator nobody knows which replica was replaced last.
+    before = known.supply.sick if known.decided_at is not None else Sick(last_at=now)
+    sick = watch_sick(before, service, seen, now, tick.timing)
+    groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
+    ready = sum(len(group.ready) for group in groups)
+    queue = watch_queue(known.supply.queue, seen, ready, not _seems_sick(service, sick), now)
+    hidden = hidden_requests(queue, seen.total, service.spec.slo.ttft_seconds, seen.interval_seconds)
+    starting, seen = anything_starting(groups), replace(seen, hidden=hidden)
+    cold_starts, lead = _cold_starts(service, known, groups, seen, tick)
+    return Observation(service, known, seen, groups, sick, starting, queue, contradiction, fought, cold_starts, lead)
+
+
+def _cold_starts(
+    service: ServiceSnapshot, known: ServiceMemory, groups: tuple[Group, ...], seen: Seen, tick: Tick
+) -> tuple[ColdStarts, float]:
+    started = tuple(replica for group in groups for replica in (*group.ready, *group.ailing))
+    found = cold_start.watch_cold_starts(known.supply.cold_starts, started, service.recalled.cold_start_seconds)
+    interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
+    return found, seen.late_seconds + cold_start.lead_seconds(found, tick.timing, interval, tick.settings)
+
+
+def _set_backs(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> SetBacks:
+    last = known.last
+    decided = None if last is None else last.decision.verdict.targets
+    edited = last is not None and last.facts.spec.generation != service.spec.generation
+    return set_backs.watch(known.supply.set_backs, service, decided, edited, tick.now)
+
+
+def _seems_sick(service: ServiceSnapshot, sick: Sick) -> bool:
+    """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
+    traffic = service.traffic
+    return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
+
+
+def _alike(spec: ServiceSpec, used: tuple[Group, ...]) -> bool:
+    """Replicas are of one accelerator, or of spot and regular nodes of the same hardware."""
+    if len(used) == 1:
+        return True
+    options = [option for group in used if (option := spec.accelerator(group.accelerator)) is not None]
+    return 0 < len(options) == len(used) and all(same_hardware(options[0], option) for option in options)
