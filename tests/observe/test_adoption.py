@@ -12,7 +12,7 @@ from holdfast.api.reasons import Reason
 from holdfast.api.target import TARGET_RULES
 from holdfast.control import node_labels, remedies
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.service import BatchingLimits
+from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.enginemodel.prior import option_prior
 from holdfast.observe import ended, failure_words, mapping
 from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
@@ -34,7 +34,7 @@ def refusal(state: TargetState) -> str:
     found = adopted(service(), state, {})
     assert isinstance(found, Invalid)
     assert found.reason is Reason.TARGET_UNUSABLE
-    assert found.key == ("prod", "chat")
+    assert found.key == ServiceKey("prod", "chat")
     return found.message
 
 

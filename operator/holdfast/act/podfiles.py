@@ -20,7 +20,7 @@ async def named_config_maps(api: ApiPort, key: ServiceKey, names: Collection[str
     found: set[str] = set()
     for path in _USERS:
         answer = await api.request(
-            "GET", path.format(key.namespace), query={"labelSelector": f"{SERVICE_LABEL}={key.name}"}
+            "GET", path.format(key.namespace), query={"labelSelector": f"{SERVICE_LABEL}={key.label}"}
         )
         text = json.dumps([item.get("spec") for item in answer.get("items") or ()])
         found.update(name for name in names if name in text)

@@ -11,13 +11,28 @@ from holdfast.domain.value import value
 
 
 class ServiceKey(NamedTuple):
-    """Namespace and name of an LLMService."""
+    """Namespace and name of an LLMService, and one of its pools: alike replicas with one role.
+
+    The pool that answers the clients has no name, so that its key is that of the service.
+    """
 
     namespace: str
     name: str
+    pool: str = ""
+
+    @property
+    def label(self) -> str:
+        """What pods and series of the pool say of it: the name of a service has no dot."""
+        return f"{self.name}.{self.pool}" if self.pool else self.name
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.label}"
+
+
+def key_of(namespace: str, label: str) -> ServiceKey:
+    """Return the pool that a pod or a series with this label belongs to."""
+    name, _, pool = label.partition(".")
+    return ServiceKey(namespace, name, pool)
 
 
 @value

@@ -61,7 +61,7 @@ class ActivatorClient:
             async with (
                 self._places,
                 asyncio.timeout(_TIMEOUT_SECONDS),
-                self._session.get(self._address(*key), allow_redirects=False) as answer,
+                self._session.get(self._address(key.namespace, key.name), allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
                     return SILENT

@@ -20,7 +20,7 @@ from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import NO_PRIVILEGES
 from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import Adoption, ClusterProblem, NodeOffer, Placement, Replica
-from holdfast.domain.service import ServiceKey, ServiceSpec
+from holdfast.domain.service import ServiceKey, ServiceSpec, key_of
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
 from holdfast.observe.applied import applier_without_pin
@@ -140,7 +140,7 @@ class ServiceParts:
     @property
     def selector(self) -> str:
         """The label selector of its pods."""
-        return self.adoption.selector if self.adoption else f"{SERVICE_LABEL}={self.spec.key.name}"
+        return self.adoption.selector if self.adoption else f"{SERVICE_LABEL}={self.spec.key.label}"
 
     def shown(self, kind: str, name: str) -> Live | None:
         """Return an object as the watch shows it; None if its kind is not watched."""
@@ -408,4 +408,4 @@ def _is_ours(deployed: ObservedDeployment, spec: ServiceSpec) -> bool:
 
 def _owner(body: Mapping[str, Any]) -> ServiceKey:
     meta = body["metadata"]
-    return ServiceKey(meta["namespace"], meta["labels"][SERVICE_LABEL])
+    return key_of(meta["namespace"], meta["labels"][SERVICE_LABEL])

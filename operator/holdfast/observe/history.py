@@ -16,7 +16,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, HeldSample, History, RateSample, abandoned
 from holdfast.observe import queries
 from holdfast.observe.histograms import is_at_most
-from holdfast.observe.samples import Series, usable
+from holdfast.observe.samples import Series, service_key, usable
 from holdfast.observe.traffic import FINISHED_REASONS, TrafficRequest
 
 HOUR = 3600.0
@@ -64,7 +64,7 @@ def read(
     wanted = {request.key: request.slo for request in requests}
     by_service: dict[ServiceKey, list[Series]] = defaultdict(list)
     for row in rows:
-        key = ServiceKey(row.label("namespace"), row.label("holdfast_service"))
+        key = service_key(row)
         if key in wanted and row.label("metric") not in _OF_ACTIVATORS:
             by_service[key].append(row)
     return {key: _samples(series, level, wanted[key]) for key, series in by_service.items()}
@@ -78,7 +78,7 @@ def read_held(rows: Sequence[Series], requests: Sequence[TrafficRequest]) -> dic
     limits = {request.key: request.slo.ttft_seconds for request in requests}
     counts: dict[ServiceKey, dict[float, dict[str, float]]] = {}
     for row in rows:
-        key = ServiceKey(row.label("namespace"), row.label("holdfast_service"))
+        key = service_key(row)
         if key not in limits or row.label("metric") not in _OF_ACTIVATORS:
             continue
         found, name = counts.setdefault(key, defaultdict(dict)), _held_column(row, limits[key])

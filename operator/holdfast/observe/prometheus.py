@@ -200,7 +200,7 @@ class PrometheusSource:
     ) -> dict[ServiceKey, Traffic]:
         """Query these services, or all of them; `together` names the queries to combine into one."""
         wanted, keys = _edges_of(asked), [request.key for request in asked]
-        tiers = histogram_edges.tiers((request.key.name, request.slo) for request in asked) if some else ()
+        tiers = histogram_edges.tiers((request.key.label, request.slo) for request in asked) if some else ()
         fast = queries.fast_queries(self.window, wanted, tiers)
         if some:
             fast = tuple(queries.narrowed(query, keys) for query in fast)

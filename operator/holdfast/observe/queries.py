@@ -213,7 +213,7 @@ def trial_query(span: QueryWindow, edges: Edges, keys: Iterable[ServiceKey]) -> 
 
 def narrowed(query: Query, keys: Iterable[ServiceKey]) -> Query:
     """Return the same query for some services only; services of the same name in other namespaces are included."""
-    these = any_of(key.name for key in keys)
+    these = any_of(key.label for key in keys)
     return Query(query.name, query.promql.replace(OURS, f'holdfast_service=~"{these}"'))
 
 
@@ -269,7 +269,7 @@ def running_by_pod_query(keys: Iterable[ServiceKey]) -> Query:
     """Return requests in flight per pod of the given services; a pod scraped twice counts once."""
     wanted = sorted(keys)
     namespaces = any_of(key.namespace for key in wanted)
-    names = any_of(key.name for key in wanted)
+    names = any_of(key.label for key in wanted)
     matchers = f'namespace=~"{namespaces}", holdfast_service=~"{names}"'
     in_flight = " + ".join(f"vllm:{gauge}{{{matchers}}}" for gauge in IN_FLIGHT)
     each = f"max by ({SERVICE}, pod, engine, model_name) ({in_flight})"

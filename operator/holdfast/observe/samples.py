@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import ServiceKey, key_of
 from holdfast.observe.histograms import Histogram, read_histogram
 
 
@@ -136,6 +136,6 @@ def usable(value: float) -> bool:
     return math.isfinite(value) and value >= 0.0
 
 
-def service_key(sample: Sample) -> ServiceKey:
-    """Return the service that a row is about."""
-    return ServiceKey(sample.label("namespace"), sample.label("holdfast_service"))
+def service_key(row: Sample | Series) -> ServiceKey:
+    """Return the pool that a row is about."""
+    return key_of(row.label("namespace"), row.label("holdfast_service"))

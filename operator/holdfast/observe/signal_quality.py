@@ -52,7 +52,7 @@ def unlabelled_detail(key: ServiceKey, groups: Iterable[Mapping[str, str]]) -> s
     for labels in groups:
         if labels.get("namespace", "") not in ("", key.namespace):
             continue
-        if labels.get("holdfast_service", "") not in ("", key.name):
+        if labels.get("holdfast_service", "") not in ("", key.label):
             continue
         lacking = [name for name in ("namespace", "holdfast_service", "holdfast_accelerator") if not labels.get(name)]
         return (
