@@ -27,7 +27,7 @@ from holdfast.policy.estimate.capacity_evidence import (
     step_evidence,
 )
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
-from holdfast.policy.estimate.length_mix import Lengths, observe_lengths
+from holdfast.policy.estimate.length_mix import PRIOR, Lengths, observe_lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
@@ -91,10 +91,10 @@ def test_nothing_is_computed_anew_until_something_material_changes() -> None:
     model = Counting({"h100": 4.0, "l40s": 2.0})
     first = believed(model)
     asked = Counting.asked
-    slightly = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 1.05)
+    slightly = Lengths(PRIOR._replace(prompt_tokens=PRIOR.prompt_tokens * 1.05))
     assert believe(first, SPEC, slightly, judge(traffic(1.0)), model) is first
     assert Counting.asked == asked
-    much = replace(Lengths(), prompt_tokens=Lengths().prompt_tokens * 2.0)
+    much = Lengths(PRIOR._replace(prompt_tokens=PRIOR.prompt_tokens * 2.0))
     believe(first, SPEC, much, judge(traffic(1.0)), model)
     assert Counting.asked == asked + 2
 
@@ -557,7 +557,7 @@ def test_lengths_follow_what_is_served_within_minutes() -> None:
 def test_equal_mixes_are_put_on_one_grid() -> None:
     nothing = judge(traffic(1.0))
     mixes = {
-        replace(Lengths(), prompt_tokens=23_000.0 + tokens).mix(nothing.prompt_lengths, nothing.output_lengths)
+        Lengths(PRIOR._replace(prompt_tokens=23_000.0 + tokens)).mix(nothing.prompt_lengths, nothing.output_lengths)
         for tokens in range(0, 1000, 50)
     }
     assert len(mixes) <= 2

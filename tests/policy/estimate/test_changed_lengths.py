@@ -10,14 +10,16 @@ import pytest
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate.length_mix import Lengths, observe_lengths
+from holdfast.policy.estimate.length_mix import LONGEST_SECONDS, SETTLED_SECONDS, Lengths, Sums, observe_lengths
 from tests.builders import NOW
 
 INTERVAL = 45.0
 
 
-def interval(requests: float, prompt: float, output: float = 200.0, begun_prompt: float | None = None) -> Traffic:
-    """One interval in which requests of these mean lengths finished, and such ones began."""
+def interval(
+    requests: float, prompt: float, output: float = 200.0, begun_prompt: float | None = None, waiting: float = 0.0
+) -> Traffic:
+    """One interval in which requests of these mean lengths finished, and such ones began; 100 run at its end."""
     begun = prompt if begun_prompt is None else begun_prompt
     counts = AcceleratorTraffic(
         finished=requests,
@@ -27,13 +29,15 @@ def interval(requests: float, prompt: float, output: float = 200.0, begun_prompt
         prompt_length_sum=requests * prompt,
         output_length_sum=requests * output,
         engines=1,
+        running=100.0,
+        waiting=waiting,
     )
     return Traffic(SignalState.FRESH, interval_seconds=INTERVAL, by_accelerator=(("h100", counts),))
 
 
 def known(requests: float = 200.0, prompt: float = 1000.0) -> Lengths:
     """After half an hour of such requests."""
-    memory = replace(Lengths(), requests=0.0, prompt_tokens=0.0, output_tokens=0.0)
+    memory = Lengths(Sums())
     for tick in range(40):
         memory = observe_lengths(memory, judge(interval(requests, prompt)), NOW + tick * INTERVAL)
     return replace(memory, changed_at=-math.inf)
@@ -80,3 +84,57 @@ def test_absurd_lengths_leave_finite_ones(tokens: float) -> None:
     found = observe_lengths(known(), judge(interval(200.0, tokens)), NOW + 40 * INTERVAL)
     assert math.isfinite(found.prompt_mean)
     assert found.prompt_mean >= 1.0
+
+
+def burst(*told: tuple[float, float, float, float], before: Lengths | None = None) -> list[Lengths]:
+    """What is known in each interval: requests, mean prompt and answer, and how many wait at its end."""
+    memory, at, found = before or known(), NOW + 40 * INTERVAL, []
+    for tick, (requests, prompt, output, waiting) in enumerate(told):
+        seen = interval(requests, prompt, output, waiting=waiting)
+        memory = observe_lengths(memory, judge(seen), at + tick * INTERVAL)
+        found.append(memory)
+    return found
+
+
+# Of drawn day 20014: the queue lets short requests go first, and the late, long ones in the end.
+SHORT_FIRST = [(600.0, 580.0, 130.0, 900.0), (800.0, 700.0, 140.0, 1200.0), (800.0, 950.0, 190.0, 700.0)]
+LONG_LAST = [(800.0, 1350.0, 280.0, 150.0), (500.0, 1700.0, 330.0, 40.0), (200.0, 1150.0, 260.0, 0.0)]
+CALM = (200.0, 1000.0, 200.0, 0.0)
+
+
+def test_the_order_in_which_a_backlog_is_served_changes_no_lengths() -> None:
+    found = burst(*SHORT_FIRST, *LONG_LAST, CALM, CALM)
+    assert all(each.prompt_mean == pytest.approx(1000.0, rel=0.1) for each in found)
+    assert all(each.output_mean == pytest.approx(200.0, rel=0.1) for each in found)
+    assert found[-1].changed_at == -math.inf
+    assert found[-1].backlog is None
+
+
+def test_a_backlog_of_longer_requests_is_known_before_it_has_been_served() -> None:
+    longer = [(requests, 3.0 * prompt, output, waiting) for requests, prompt, output, waiting in SHORT_FIRST]
+    assert burst(*longer)[1].prompt_mean > 1700.0
+
+
+def test_shorter_requests_are_known_once_a_backlog_of_them_was_served() -> None:
+    shorter = [(requests, 0.3 * prompt, output, waiting) for requests, prompt, output, waiting in SHORT_FIRST]
+    found = burst(*shorter, *[(200.0, 300.0, 200.0, 0.0)] * 3)
+    assert [each.prompt_mean for each in found[:3]] == [pytest.approx(1000.0)] * 3
+    assert found[-1].prompt_mean < 500.0
+
+
+def test_a_backlog_that_never_ends_is_a_sample_after_a_quarter_of_an_hour() -> None:
+    intervals = math.ceil(LONGEST_SECONDS / INTERVAL)
+    found = burst(*[(200.0, 300.0, 60.0, 900.0)] * (intervals + 1))
+    assert found[intervals - 1].prompt_mean == pytest.approx(1000.0)
+    assert found[intervals].prompt_mean < 600.0
+
+
+def test_a_guess_gives_way_to_what_a_backlog_shows() -> None:
+    found = burst(*[(200.0, 300.0, 60.0, 900.0)] * 3, before=Lengths())
+    assert found[-1].prompt_mean < 450.0
+
+
+def test_a_queue_that_comes_back_at_once_is_the_same_backlog() -> None:
+    assert SETTLED_SECONDS > INTERVAL
+    found = burst(SHORT_FIRST[0], (600.0, 700.0, 150.0, 10.0), SHORT_FIRST[1], *LONG_LAST)
+    assert all(each.prompt_mean == pytest.approx(1000.0, rel=0.1) for each in found)

@@ -15,7 +15,7 @@ from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.length_mix import PRIOR, Lengths
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.memory import Memory
@@ -159,7 +159,7 @@ def test_noise_in_the_lengths_moves_nothing() -> None:
     nothing = judge(traffic(1.0))
     first = believed = believe(Capacity(), spec(), Lengths(), nothing, MODEL)
     for noise in (0.97, 1.03, 0.95, 1.05):
-        noisy = replace(Lengths(), prompt_tokens=noise * Lengths().prompt_tokens)
+        noisy = Lengths(PRIOR._replace(prompt_tokens=noise * PRIOR.prompt_tokens))
         believed = believe(believed, spec(), noisy, nothing, MODEL)
     assert believed is first
 
@@ -167,7 +167,7 @@ def test_noise_in_the_lengths_moves_nothing() -> None:
 @pytest.mark.parametrize("tokens", [0.0, 5e-324, math.nan, math.inf, 1e300])
 def test_absurd_lengths_make_a_finite_mix(tokens: float) -> None:
     seen = judge(traffic(1.0))
-    absurd = replace(Lengths(), prompt_tokens=tokens, output_tokens=tokens)
+    absurd = Lengths(PRIOR._replace(prompt_tokens=tokens, output_tokens=tokens))
     mix = absurd.mix(seen.prompt_lengths, seen.output_lengths)
     assert all(math.isfinite(value) for value in (mix.prompt_tokens, mix.output_tokens, mix.computed_squared))
     assert math.isfinite(MODEL.rate(spec(), H100, mix, 1.0).rate_rps)
@@ -219,7 +219,7 @@ def test_capacities_shrink_with_the_work_of_a_request_until_the_model_has_time()
     busy = AskedModel(MODEL, Quota(questions=0))
     asked, seen = spec(), judge(traffic(1.0))
     first = believe(Capacity(), asked, Lengths(), seen, MODEL)
-    longer = replace(Lengths(), output_tokens=2.0 * Lengths().output_tokens)
+    longer = Lengths(PRIOR._replace(output_tokens=2.0 * PRIOR.output_tokens))
     estimated = believe(first, asked, longer, seen, busy)
     exact = believe(estimated, asked, longer, seen, MODEL)
     assert 0.4 < estimated.beliefs[0].rate_rps / first.beliefs[0].rate_rps < 0.9

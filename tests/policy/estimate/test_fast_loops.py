@@ -15,14 +15,14 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_fast_loops
-from holdfast.policy.estimate.length_mix import Lengths
+from holdfast.policy.estimate.length_mix import PRIOR, Lengths
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
 from tests.builders import L40S, NOW, service, traffic
 
 MODEL = StepLawModel()
 SPEC = replace(service().with_ttft(2.0).with_tpot(0.1).with_accelerators(L40S).spec, model_uri="Qwen/Qwen3-8B")
-CODE = replace(Lengths(), prompt_tokens=20.0 * 2050.0, output_tokens=20.0 * 30.0)
+CODE = Lengths(PRIOR._replace(prompt_tokens=20.0 * 2050.0, output_tokens=20.0 * 30.0))
 ON = frozenset({"l40s"})
 NOTHING = judge(traffic(1.0))
 
@@ -102,7 +102,7 @@ def test_a_belief_follows_the_fast_loop_and_forgets_a_gain_that_other_limits_had
 @pytest.mark.parametrize("noise", [0.97, 1.03, 0.95, 1.05])
 def test_noise_in_the_lengths_moves_no_limits(noise: float) -> None:
     tuned = believed()
-    noisy = replace(CODE, prompt_tokens=noise * CODE.prompt_tokens)
+    noisy = Lengths(CODE.sums._replace(prompt_tokens=noise * CODE.sums.prompt_tokens))
     assert believe(tuned, SPEC, noisy, NOTHING, MODEL, ON) is tuned
 
 
@@ -114,7 +114,7 @@ def test_where_a_tick_has_searched_enough_the_limits_of_before_hold() -> None:
     assert believe(fresh, SPEC, CODE, NOTHING, busy, ON) is fresh
     searched = believe(fresh, SPEC, CODE, NOTHING, MODEL, ON)
     assert searched == believed()
-    longer = replace(CODE, prompt_tokens=2.0 * CODE.prompt_tokens)
+    longer = Lengths(CODE.sums._replace(prompt_tokens=2.0 * CODE.sums.prompt_tokens))
     assert believe(searched, SPEC, longer, NOTHING, busy, ON).beliefs[0].limits == searched.beliefs[0].limits
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import NamedTuple, Self
 
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram
 from holdfast.domain.valid_traffic import Seen
@@ -29,41 +31,78 @@ The second is the relative standard deviation of lengths that chance is computed
 have 1.0 (prompts) and 0.8 (answers), its code completions 1.0 and 2.2.
 """
 
+SETTLED_SECONDS, LONGEST_SECONDS = 60.0, 900.0
+"""Time after a backlog within which the last of its requests finish, and the longest time for which it counts apart."""
+
 MATERIAL = 0.1
 """Relative change of a mean below which capacities are not recomputed."""
 
 
-@value
-class Lengths:
-    """Exponentially decayed sums over requests, in requests and tokens; cached tokens are summed over prompts.
+class Sums(NamedTuple):
+    """Requests and tokens: `all_tokens` and `cached_tokens` of `begun` requests, the others of finished ones."""
 
-    `all_tokens` are those of `begun` requests, the others of requests that finished. At `changed_at` requests last had
-    other lengths than these: what engines did then says nothing about them.
-    """
-
-    requests: float = PRIOR_REQUESTS
-    prompt_tokens: float = PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS
-    output_tokens: float = PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS
+    requests: float = 0.0
+    prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
     all_tokens: float = 0.0
     cached_tokens: float = 0.0
+    begun: float = 0.0
+
+    def times(self, factor: float) -> Self:
+        """Return that many times these sums."""
+        return self._replace(**{name: factor * each for name, each in self._asdict().items()})
+
+    def plus(self, other: Self) -> Self:
+        """Return the sums over both."""
+        return self._replace(**{name: each + getattr(other, name) for name, each in self._asdict().items()})
+
+
+PRIOR = Sums(PRIOR_REQUESTS, PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS, PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS)
+
+
+@value
+class Backlog:
+    """What was served while more requests waited than ran, and shortly after; `last_at`: when they last did."""
+
+    served: Sums
+    since: float
+    last_at: float
+
+    def is_settled(self, now: float) -> bool:
+        """Return whether everything that waited was served, or so much that the order makes no difference."""
+        return now - self.last_at >= SETTLED_SECONDS or now - self.since >= LONGEST_SECONDS
+
+
+@value
+class Lengths:
+    """Exponentially decayed sums over requests; at `changed_at` requests last had other lengths than these.
+
+    What engines did then says nothing about them. A `backlog` is served short requests first, and long ones in the end:
+    it is a sample of what came when it is complete, and counts until then only where it is longer even so.
+    """
+
+    sums: Sums = PRIOR
     counted_at: float | None = None
     changed_at: float = -math.inf
-    begun: float = 0.0
+    backlog: Backlog | None = None
 
     @property
     def prompt_mean(self) -> float:
         """Mean prompt length in tokens, at least 1."""
-        return max(1.0, self.prompt_tokens / self.requests) if self.requests > 0.0 else PRIOR_PROMPT_TOKENS
+        sums = self.sums
+        return max(1.0, sums.prompt_tokens / sums.requests) if sums.requests > 0.0 else PRIOR_PROMPT_TOKENS
 
     @property
     def output_mean(self) -> float:
         """Mean output length in tokens, at least 1."""
-        return max(1.0, self.output_tokens / self.requests) if self.requests > 0.0 else PRIOR_OUTPUT_TOKENS
+        sums = self.sums
+        return max(1.0, sums.output_tokens / sums.requests) if sums.requests > 0.0 else PRIOR_OUTPUT_TOKENS
 
     @property
     def cached_share(self) -> float:
         """Share of prompt tokens that came from the prefix cache."""
-        return min(1.0, self.cached_tokens / self.all_tokens) if self.all_tokens > 0.0 else 0.0
+        sums = self.sums
+        return min(1.0, sums.cached_tokens / sums.all_tokens) if sums.all_tokens > 0.0 else 0.0
 
     def mix(self, prompts: LengthHistogram, outputs: LengthHistogram) -> LengthMix:
         """Return the moments that the engine model needs, with the spread of these histograms."""
@@ -78,35 +117,61 @@ def observe_lengths(memory: Lengths, seen: Seen, now: float) -> Lengths:
     passed = interval if memory.counted_at is None else min(now - memory.counted_at, interval)
     if passed <= 0.0 or total.length_samples < 1.0:
         return memory
-    others = _are_others(memory, total)
-    share, decay = (1.0, 0.0) if others else (passed / interval, 1.0 / (1.0 + passed / MEMORY_SECONDS))
-    return Lengths(
-        requests=decay * memory.requests + share * total.length_samples,
-        prompt_tokens=decay * memory.prompt_tokens + share * total.prompt_length_sum,
-        output_tokens=decay * memory.output_tokens + share * total.output_length_sum,
-        all_tokens=decay * memory.all_tokens + share * total.prompt_tokens,
-        cached_tokens=decay * memory.cached_tokens + share * min(total.cached_prompt_tokens, total.prompt_tokens),
-        counted_at=now,
-        changed_at=now if others else memory.changed_at,
-        begun=decay * memory.begun + share * total.ttft_count,
+    told = _told(total)
+    added, backlog = told.times(passed / interval), _backlog(memory, total, now)
+    if backlog is not None:
+        return _with_backlog(memory, replace(backlog, served=backlog.served.plus(added)), now)
+    if any(_changes(memory.sums, told)):
+        return Lengths(told, now, changed_at=now)
+    sums = memory.sums.times(1.0 / (1.0 + passed / MEMORY_SECONDS)).plus(added)
+    return replace(memory, sums=sums, counted_at=now)
+
+
+def _told(total: AcceleratorTraffic) -> Sums:
+    return Sums(
+        requests=total.length_samples,
+        prompt_tokens=total.prompt_length_sum,
+        output_tokens=total.output_length_sum,
+        all_tokens=total.prompt_tokens,
+        cached_tokens=min(total.cached_prompt_tokens, total.prompt_tokens),
+        begun=total.ttft_count,
     )
 
 
-def _are_others(memory: Lengths, total: AcceleratorTraffic) -> bool:
-    """Return whether prompts that began or answers that ended are clearly longer or shorter than those before.
+def _backlog(memory: Lengths, total: AcceleratorTraffic, now: float) -> Backlog | None:
+    """The backlog that is being served; nothing counts apart from a prior that weighs more than what was observed."""
+    known = memory.backlog
+    if total.waiting <= total.running or memory.sums.begun <= PRIOR_REQUESTS:
+        return known
+    return Backlog(Sums(), now, now) if known is None else replace(known, last_at=now)
+
+
+def _with_backlog(memory: Lengths, backlog: Backlog, now: float) -> Lengths:
+    changes, settled = _changes(memory.sums, backlog.served), backlog.is_settled(now)
+    if max(changes) > 0.0 or (settled and any(changes)):
+        return Lengths(backlog.served, now, changed_at=now)
+    if settled:
+        return replace(memory, sums=memory.sums.plus(backlog.served), counted_at=now, backlog=None)
+    return replace(memory, counted_at=now, backlog=backlog)
+
+
+def _changes(before: Sums, after: Sums) -> tuple[float, float]:
+    """Relative changes of the means of prompts that began and of answers that ended; 0 for one that may be chance.
 
     Prompts count when they begin: by the time that such requests have ended, engines have long served others.
     """
-    prompts = _differ(total.prompt_tokens, total.ttft_count, memory.all_tokens, memory.begun)
-    return prompts or _differ(total.output_length_sum, total.length_samples, memory.output_tokens, memory.requests)
+    return (
+        _change(before.all_tokens, before.begun, after.all_tokens, after.begun),
+        _change(before.output_tokens, before.requests, after.output_tokens, after.requests),
+    )
 
 
-def _differ(tokens: float, requests: float, tokens_before: float, before: float) -> bool:
-    """Return whether the means of two groups of requests differ by more than by chance."""
+def _change(tokens_before: float, before: float, tokens: float, requests: float) -> float:
     if min(tokens, requests, tokens_before, before) <= 0.0:
-        return False
+        return 0.0
     chance = 3.0 * SPREAD * math.sqrt(1.0 / requests + 1.0 / before)
-    return abs(tokens / requests * before / tokens_before - 1.0) > CHANGED + chance
+    change = tokens / requests * before / tokens_before - 1.0
+    return change if abs(change) > CHANGED + chance else 0.0
 
 
 def moved(one: Lengths, other: Lengths) -> bool:

@@ -126,7 +126,7 @@ def _settled(view: View) -> bool:
     """Nothing moves, and what requests are like is known."""
     still = view.group.observed and not view.group.rolling_out and not view.starting and not view.group.draining
     whole = len(view.group.ready) == view.group.size and not view.group.useless
-    return view.seen.fresh and still and whole and view.demand.lengths.requests >= LEAST_REQUESTS
+    return view.seen.fresh and still and whole and view.demand.lengths.sums.requests >= LEAST_REQUESTS
 
 
 def _calm(view: View) -> bool:
