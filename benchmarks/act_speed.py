@@ -26,7 +26,7 @@ from benchmarks.decide_speed import SCRAPE_SECONDS, TICK_SECONDS, Fleet
 from holdfast.act.resources import _KINDS
 from holdfast.api.llmservice import LLMService
 from holdfast.control.actuator import Actuator
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
@@ -123,7 +123,9 @@ class Cluster:
         name = part.spec.key.name
         live = tuple(Live.of(kind, shown) for kind, shown in found)
         rendered = next(context.Deployed.read(shown) for kind, shown in found if kind == "Deployment")
-        deployed = ObservedDeployment(Placement("h100", self.replicas, deployment=f"{name}-h100"), rendered=rendered)
+        deployed = ObservedDeployment(
+            Placement("h100", self.replicas, workload=Workload(f"{name}-h100")), rendered=rendered
+        )
         maps = [shown for kind, shown in found if (kind, shown["metadata"]["name"]) == ("ConfigMap", limits_name(name))]
         limits = next((told for told in map(limits_from_config_map, maps) if told), ())
         made = dataclasses.replace(

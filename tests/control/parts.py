@@ -9,7 +9,7 @@ from holdfast.act.resources import _KINDS
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, ConditionValue, Decision, PlacementTarget, SloView, Verdict
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
 from holdfast.observe.spec import to_spec
@@ -44,7 +44,7 @@ def parts(
         for number in range(count)
     )
     deployed = tuple(
-        ObservedDeployment(Placement(accelerator, size, deployment=f"{service.metadata.name}-{accelerator}"))
+        ObservedDeployment(Placement(accelerator, size, workload=Workload(f"{service.metadata.name}-{accelerator}")))
         for accelerator, size in (sizes or {}).items()
     )
     return ServiceParts(service, to_spec(service), replicas, deployed)
@@ -56,7 +56,7 @@ def as_watched(part: ServiceParts, api: FakeApi) -> ServiceParts:
     found = [(kinds.get(path.split("/")[-2]), path, body) for path, body in api.objects.items()]
     live = [Live.of(kind, body) for kind, path, body in found if kind and f"/{part.spec.key.namespace}/" in path]
     deployed = [
-        dataclasses.replace(item, rendered=_rendered(api, part, item.placement.deployment)) for item in part.deployed
+        dataclasses.replace(item, rendered=_rendered(api, part, item.placement.workload.name)) for item in part.deployed
     ]
     return dataclasses.replace(part, live=tuple(live), watched=frozenset(kinds.values()), deployed=tuple(deployed))
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.domain.benchmark import EngineKind
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.observe.adoption import TargetState, adopted
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
@@ -146,7 +146,9 @@ class Play:
     def deploy(self, ready: int = 0, **spec: Any) -> None:
         """The service has a Deployment on h100."""
         service = llmservice("chat", **spec)
-        deployed = ObservedDeployment(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+        deployed = ObservedDeployment(
+            Placement("h100", 1, workload=Workload("chat-h100")), rendered=live(chat_h100(service))
+        )
         self.services = [replace(parts(service, ready={"h100": ready}), deployed=(deployed,))]
 
 
@@ -214,7 +216,9 @@ async def test_an_engine_that_cannot_be_started_is_told(tune: dict[str, Any], re
 
 async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> None:
     service = llmservice("chat", engine={"plugin": "Disabled"})
-    deployed = ObservedDeployment(Placement("h100", 1, deployment="chat-h100"), rendered=live(chat_h100(service)))
+    deployed = ObservedDeployment(
+        Placement("h100", 1, workload=Workload("chat-h100")), rendered=live(chat_h100(service))
+    )
     tuning.services = [replace(parts(service), deployed=(deployed,))]
     await tuning.tick()
     assert tuning.told() == ("Pending", "TargetNotReady")

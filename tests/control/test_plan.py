@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.control.plan import Plan, plan
-from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLimitTarget
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.taints import Taint
@@ -35,7 +35,9 @@ def test_an_accelerator_without_replicas_gets_no_deployment() -> None:
 def test_a_size_that_differs_is_scaled_and_one_that_stands_is_not() -> None:
     part = parts(sizes={"h100": 1, "l40s": 2})
     changes = planned(part, decision(part, Action.SCALE_UP, h100=3, l40s=2))
-    assert [(name, target.replicas, target.observed_replicas) for name, target in changes.grow] == [("chat-h100", 3, 1)]
+    assert [(each.name, target.replicas, target.observed_replicas) for each, target in changes.grow] == [
+        ("chat-h100", 3, 1)
+    ]
 
 
 def test_what_did_not_shrink_leaves_so_many_fewer_places_to_what_comes() -> None:
@@ -97,8 +99,8 @@ def moving(most: int = 8, dollars: float | None = None) -> Plan:
     return planned(part, decision(part, Action.SWITCH, g=1, h=0, k=1, l=4, n=2))
 
 
-def sizes(changes: Iterable[tuple[str, PlacementTarget]]) -> dict[str, int]:
-    return {name: target.replicas for name, target in changes}
+def sizes(changes: Iterable[tuple[Workload, PlacementTarget]]) -> dict[str, int]:
+    return {workload.name: target.replicas for workload, target in changes}
 
 
 def test_holding_moves_nothing() -> None:
@@ -112,12 +114,12 @@ def test_an_accelerator_that_left_the_spec_is_emptied_once_the_others_serve() ->
     assert not planned(starting, decision(starting, Action.HOLD, l40s=2)).moves
     serving = parts(service, sizes={"h100": 2, "l40s": 2}, ready={"h100": 2, "l40s": 2})
     changes = planned(serving, decision(serving, Action.HOLD, l40s=2))
-    assert [(name, target.replicas) for name, target in changes.shrink] == [("chat-h100", 0)]
+    assert [(each.name, target.replicas) for each, target in changes.shrink] == [("chat-h100", 0)]
 
 
 def test_an_empty_deployment_of_an_accelerator_that_left_the_spec_is_deleted() -> None:
     part = parts(llmservice(accelerators=[{"name": "l40s"}]), sizes={"h100": 0, "l40s": 1}, ready={"l40s": 1})
-    assert planned(part, decision(part, Action.HOLD, l40s=1)).delete == ("chat-h100",)
+    assert planned(part, decision(part, Action.HOLD, l40s=1)).delete == (Workload("chat-h100"),)
 
 
 def test_a_free_gpu_on_a_matching_node_lets_a_rollout_surge() -> None:
@@ -150,7 +152,7 @@ def test_the_surge_of_a_rollout_under_way_grows_with_the_size(surge: int, size: 
     part = parts(sizes={"h100": size})
     rolling = dataclasses.replace(
         part.deployed[0],
-        placement=Placement("h100", size, rolling_out=True, deployment="chat-h100"),
+        placement=Placement("h100", size, rolling_out=True, workload=Workload("chat-h100")),
         rendered=Deployed("", "", max_surge=surge),
     )
     node = NodeOffer("n1", (), (("nvidia.com/gpu", free),))
@@ -175,7 +177,7 @@ def test_a_surge_replica_waits_for_a_node_while_the_old_one_could_not_be_replace
     serving = dataclasses.replace(part.replicas[0], node="n1")
     rolling = dataclasses.replace(
         part.deployed[0],
-        placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100"),
+        placement=Placement("h100", 1, rolling_out=True, workload=Workload("chat-h100")),
         rendered=Deployed("", "", max_surge=1),
     )
     there = dataclasses.replace(part, replicas=(serving, waiting), deployed=(rolling,))
@@ -194,7 +196,7 @@ def test_a_replica_is_not_given_up_for_one_that_a_taint_keeps_from_its_place() -
     serving = dataclasses.replace(part.replicas[0], node="n1")
     rolling = dataclasses.replace(
         part.deployed[0],
-        placement=Placement("h100", 1, rolling_out=True, deployment="chat-h100"),
+        placement=Placement("h100", 1, rolling_out=True, workload=Workload("chat-h100")),
         rendered=Deployed("", "", max_surge=1),
     )
     whole = (("nvidia.com/gpu", 1),)

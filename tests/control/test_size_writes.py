@@ -12,7 +12,7 @@ from holdfast.act.scale import StaleDecision
 from holdfast.control.loop import Loop
 from holdfast.control.size_writes import SizeWrites
 from holdfast.control.targets import Targets
-from holdfast.domain.cluster import NodeOffer
+from holdfast.domain.cluster import NodeOffer, Workload
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
@@ -33,7 +33,7 @@ KEY = ServiceKey("prod", "chat")
 
 
 async def write(sizes: SizeWrites, replicas: int, observed: int = 2) -> None:
-    await sizes.write(KEY, "my-vllm", PlacementTarget("h100", replicas, observed), ())
+    await sizes.write(KEY, Workload("my-vllm"), PlacementTarget("h100", replicas, observed), ())
 
 
 def shown(api: FakeApi) -> ServiceParts:

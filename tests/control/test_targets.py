@@ -10,6 +10,7 @@ from holdfast.act.api import ApiError
 from holdfast.act.scale import scale
 from holdfast.api.reasons import Reason
 from holdfast.control.targets import Found, Targets
+from holdfast.domain.cluster import Workload
 from holdfast.observe.cluster import ServiceParts
 from holdfast.render.live import SCALING
 from holdfast.render.names import DELETION_COST
@@ -184,7 +185,7 @@ async def test_when_a_service_goes_the_size_stays_and_our_deletion_costs_go() ->
     targets = Targets(api)
     await look(api, service(mode="Auto"), targets=targets)
     doomed = pod(1)["metadata"]["name"]
-    await scale(api, "prod", "my-vllm", observed=2, wanted=1, remove_first=[doomed])
+    await scale(api, "prod", Workload("my-vllm"), observed=2, wanted=1, remove_first=[doomed])
     api.put_object(f"{PODS}/{doomed}", priced(1))  # as the API server notes who wrote it
     found = await targets.look((), (node(),), NOW + 5.0)
     assert found == Found((), (), (node(),))
@@ -202,7 +203,7 @@ async def test_a_service_that_names_another_target_leaves_the_first_one_as_it_is
     targets = Targets(api)
     await look(api, targets=targets)
     (part,) = (await look(api, service(target="other"), targets=targets)).parts
-    assert part.placements[0].deployment == "other"
+    assert part.placements[0].workload.name == "other"
     assert part.spec.accelerators[0].name == "gpu"
     assert _patched(api) == [priced(0)["metadata"]["name"]]
 

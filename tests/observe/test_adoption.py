@@ -63,7 +63,7 @@ def test_replicas_and_size_are_those_of_the_deployment() -> None:
     assert [replica.phase for replica in part.replicas] == [ReplicaPhase.READY] * 2
     assert {replica.accelerator for replica in part.replicas} == {"nvidia-h100-80gb-hbm3"}
     (placement,) = part.placements
-    assert (placement.replicas, placement.deployment) == (3, "my-vllm")
+    assert (placement.replicas, placement.workload.name) == (3, "my-vllm")
     assert placement.revision == part.spec.accelerators[0].revision
 
 

@@ -273,7 +273,7 @@ def deployment(*conditions: dict[str, str], generation: int = 3, observed: int =
 
 def test_a_settled_deployment_is_its_size() -> None:
     placement = mapping.placement_from_deployment(deployment(replicas=3, updatedReplicas=3))
-    assert (placement.accelerator, placement.replicas, placement.deployment) == ("h100", 3, "chat-h100")
+    assert (placement.accelerator, placement.replicas, placement.workload.name) == ("h100", 3, "chat-h100")
     assert placement.observed
     assert not placement.rolling_out
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import Decision
 from holdfast.domain.signals import AcceleratorTraffic, abandoned
 from holdfast.policy.decide import decide
@@ -28,7 +28,7 @@ def decided(ttft_within: float, **counts: float) -> Decision:
     memory = Memory()
     for tick in range(360):
         now = NOW + 5.0 * tick
-        placed = (Placement("h100", 2, deployment="chat-h100"),)
+        placed = (Placement("h100", 2, workload=Workload("chat-h100")),)
         view = ServiceView(ONE, seen, replicas(2, now=now), placed, born_at=NOW - 9000.0)
         (decision,), memory = decide(
             a_snapshot(view, now=now, nodes=(node("n", 2, used=2),)), memory, model=FixedRates({"h100": 8.9})

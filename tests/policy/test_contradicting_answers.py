@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import Decision
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
@@ -109,7 +109,7 @@ def played(rate: float, phases: tuple[float, float], mixed: bool, lost: set[int]
             service().with_replicas_between(1, 10),
             replace(usual, by_accelerator=((name, each),)),
             replicas(size, now=now),
-            (Placement("h100", size, deployment="chat-h100"),),
+            (Placement("h100", size, workload=Workload("chat-h100")),),
             born_at=NOW - 9000.0,
         )
         nodes = (node("n", 20, used=size),)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.valid_traffic import judge
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, watch
@@ -24,7 +24,7 @@ def learned(late_seconds: float) -> ServiceMemory:
     for tick in range(180):
         now = NOW + 5.0 * tick
         seen = replace(traffic(10.0), late_seconds=late_seconds)
-        placed = (Placement("h100", 2, deployment="chat-h100"),)
+        placed = (Placement("h100", 2, workload=Workload("chat-h100")),)
         view = ServiceView(CHAT, seen, replicas(2, now=now), placed, born_at=NOW - 9000.0)
         nodes = (node("n", 8, used=2),)
         _, memory = decide(a_snapshot(view, now=now, nodes=nodes), memory, model=FixedRates({"h100": 8.9}))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.decide import decide
@@ -46,7 +46,7 @@ class Fight:
 
     def tick(self, of: ServiceBuilder = CHAT, sets_back: bool = True, seen: Seen = lambda each: each) -> Decision:
         """Decide once; what is decided is written, and stays unless it is set back."""
-        placed = (Placement("h100", self.size, deployment="my-vllm", sized_by=self.manager),)
+        placed = (Placement("h100", self.size, workload=Workload("my-vllm"), sized_by=self.manager),)
         load = traffic(30.0, good=0.2, waiting=60.0, running=64.0)
         view = ServiceView(of, load, replicas(self.size, now=self.now), placed, born_at=NOW - 9000.0)
         picture = a_snapshot(view, now=self.now, nodes=(node("n", 20, used=self.size),))
@@ -187,8 +187,8 @@ def test_after_a_restart_one_set_back_is_enough() -> None:
 def test_of_several_deployments_the_one_that_is_fought_over_is_named() -> None:
     of = CHAT.with_accelerators(accelerator("h100"), accelerator("l40s"))
     placed = (
-        Placement("h100", 2, deployment="chat-h100"),
-        Placement("l40s", 1, deployment="chat-l40s", sized_by="hpa"),
+        Placement("h100", 2, workload=Workload("chat-h100")),
+        Placement("l40s", 1, workload=Workload("chat-l40s"), sized_by="hpa"),
     )
     known = ServiceView(of, sizes=placed).snapshot()
     memory = NONE
@@ -226,6 +226,6 @@ def after(times: tuple[float, ...] | list[float]) -> SetBacks:
 
 
 def seen(memory: SetBacks, set_back: tuple[str, ...], now: float) -> SetBacks:
-    placed = (Placement("h100", 2, deployment="my-vllm"),)
+    placed = (Placement("h100", 2, workload=Workload("my-vllm")),)
     told = dataclasses.replace(ServiceView(CHAT, sizes=placed).snapshot(), set_back=set_back)
     return watch(memory, told, (PlacementTarget("h100", 2),), False, now)

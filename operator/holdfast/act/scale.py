@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.act.api import MERGE, ApiError, ApiPort, Body
-from holdfast.act.resources import deployment_path, pod_path
+from holdfast.act.resources import live_path, pod_path
+from holdfast.domain.cluster import Workload
 from holdfast.render.live import SCALING
 from holdfast.render.names import DELETION_COST
 
@@ -20,26 +21,26 @@ class StaleDecision(Exception):
 async def scale(
     api: ApiPort,
     namespace: str,
-    deployment: str,
+    workload: Workload,
     *,
     observed: int | None,
     wanted: int,
     remove_first: Sequence[str] = (),
 ) -> Body | None:
-    """Set the size of a Deployment if it still has the observed one; raises StaleDecision otherwise.
+    """Set the size of a workload if it still has the observed one; raises StaleDecision otherwise.
 
     Returns the answer to the write; None where the size was there already.
 
     Just before, as many pods of `remove_first` are marked as are to go; none where all pods go.
     """
-    path = f"{deployment_path(namespace, deployment)}/scale"
+    path = f"{live_path(namespace, workload.kind, workload.name)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
         current = await api.request("GET", path)
         size = int(current.get("spec", {}).get("replicas", 0))
         if size == wanted:
             return None
         if observed is not None and size != observed:
-            raise StaleDecision(f"{namespace}/{deployment}: {size} replicas, decided on {observed}")
+            raise StaleDecision(f"{namespace}/{workload.name}: {size} replicas, decided on {observed}")
         if attempt == 0 and wanted:
             await prefer_removal(api, namespace, remove_first[: max(0, size - wanted)])
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}

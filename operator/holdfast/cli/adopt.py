@@ -101,7 +101,7 @@ def text(body: Body, part: ServiceParts) -> str:
     """Return the manifest as YAML, with what was read of the Deployment."""
     option = part.spec.accelerators[0]
     header = _HEADER.format(
-        name=part.placements[0].deployment,
+        name=part.placements[0].workload.name,
         model=part.spec.model_uri,
         replicas=counted(part.placements[0].replicas, "replica"),
         gpus=option.gpus_per_replica,

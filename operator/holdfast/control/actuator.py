@@ -14,7 +14,7 @@ from holdfast.act import scale
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.act.apply import delete
 from holdfast.act.discovery import has_pod_monitors
-from holdfast.act.resources import deployment_path, service_path
+from holdfast.act.resources import live_path, service_path
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
@@ -30,7 +30,7 @@ from holdfast.control.size_writes import SizeWrites
 from holdfast.control.status_publisher import StatusPublisher
 from holdfast.control.unchanged import SettledService
 from holdfast.control.write_backoff import WriteBackoff
-from holdfast.domain.cluster import ClusterProblem, NodeOffer
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Workload
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
@@ -300,37 +300,37 @@ class Actuator:
         await self._objects.create(part, births, coming.births, now)
         refused += await self._resize(part, coming.grow, running)
         await self._objects.clear_away(part, work, now)
-        for name in changes.delete:
-            shown = part.shown("Deployment", name)
-            await delete(self._api, deployment_path(decision.key.namespace, name), shown.uid if shown else "")
+        for name, kind in changes.delete:
+            shown = part.shown(kind, name)
+            await delete(self._api, live_path(decision.key.namespace, kind, name), shown.uid if shown else "")
         if refused:
             raise refused[0][1]
         return all(self._objects.was_created(part, name, now) for name in changes.create)
 
     async def _resize(
-        self, part: ServiceParts, sizes: Iterable[tuple[str, PlacementTarget]], running: Mapping[str, float]
+        self, part: ServiceParts, sizes: Iterable[tuple[Workload, PlacementTarget]], running: Mapping[str, float]
     ) -> list[tuple[PlacementTarget, ApiError | scale.StaleDecision]]:
-        """Set the sizes of Deployments, each independently; return the unchanged ones with the error."""
+        """Set the sizes of workloads, each independently; return the unchanged ones with the error."""
         failed: list[tuple[PlacementTarget, ApiError | scale.StaleDecision]] = []
-        for deployment, target in sizes:
+        for workload, target in sizes:
             try:
-                await self._scale(part, deployment, target, running)
+                await self._scale(part, workload, target, running)
             except (ApiError, scale.StaleDecision) as error:
                 failed.append((target, error))
         return failed
 
     async def _scale(
-        self, part: ServiceParts, deployment: str, target: PlacementTarget, running: Mapping[str, float]
+        self, part: ServiceParts, workload: Workload, target: PlacementTarget, running: Mapping[str, float]
     ) -> None:
-        """Set the size of one Deployment; a refusal by a rule of the cluster appears in the next conditions."""
+        """Set the size of one workload; a refusal by a rule of the cluster appears in the next conditions."""
         order = scale.removal_order(target.remove_first, running, target.lost)
         priced = part.adoption.priced if part.adoption else frozenset[str]()
         try:
-            await self._sizes.write(part.spec.key, deployment, target, [pod for pod in order if pod not in priced])
+            await self._sizes.write(part.spec.key, workload, target, [pod for pod in order if pod not in priced])
         except ApiError as error:
             if error.status not in (404, 409) and not error.namespace_ends:  # for these the next tick sees the cause
                 size = counted(target.replicas, "replica")
-                message = f"Deployment {deployment} was not set to {size}: {error.message}"
+                message = f"{workload} was not set to {size}: {error.message}"
                 self._objects.refused(part, message)
             raise
 

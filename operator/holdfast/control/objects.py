@@ -358,7 +358,7 @@ def _of_activator(part: ServiceParts) -> set[tuple[str, str]]:
     """Objects of an activator that may be deleted now: its Services last, because held requests leave through one."""
     name = part.spec.key.name
     deployment = ("Deployment", activator_name(name))
-    if any(placement.deployment == activator_name(name) for placement in part.placements):
+    if any(placement.workload.name == activator_name(name) for placement in part.placements):
         return set()
     if any((live.kind, live.name) == deployment for live in part.live):
         return {deployment}

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.domain.cluster import QueueLimit, ReplicaPhase, grown_surge, rollout_surge
+from holdfast.domain.cluster import QueueLimit, ReplicaPhase, Workload, grown_surge, rollout_surge
 from holdfast.domain.decision import Decision, PlacementTarget
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption, BatchingLimits
@@ -29,7 +29,7 @@ class Plan:
     """The writes that follow from a decision.
 
     `accelerators` are rendered; `create` maps new Deployments to their first size, `activator` does the same for the
-    activator; `shrink`, `grow` and `delete` name existing Deployments.
+    activator; `shrink`, `grow` and `delete` name existing workloads.
 
     Shrinking precedes creating and growing. So the sum of sizes never exceeds the larger of the previous and the
     decided sum, even if the operator dies in between. `spare` more replicas than decided are allowed; None under a
@@ -40,9 +40,9 @@ class Plan:
     context: RenderContext
     create: Mapping[str, int]
     activator: Mapping[str, int]
-    shrink: tuple[tuple[str, PlacementTarget], ...]
-    grow: tuple[tuple[str, PlacementTarget], ...]
-    delete: tuple[str, ...]
+    shrink: tuple[tuple[Workload, PlacementTarget], ...]
+    grow: tuple[tuple[Workload, PlacementTarget], ...]
+    delete: tuple[Workload, ...]
     spare: int | None = 0
 
     @property
@@ -63,10 +63,10 @@ class Plan:
         for name, size in self.create.items():
             create[name] = max(0, size - slots)
             slots -= size - create[name]
-        for name, target in self.grow:
+        for workload, target in self.grow:
             size = max(_before(target), target.replicas - slots)
             slots -= target.replicas - size
-            grow.append((name, replace(target, replicas=size)))
+            grow.append((workload, replace(target, replicas=size)))
         return replace(self, create=create, grow=tuple(grow))
 
 
@@ -141,9 +141,9 @@ def _resized(
     targets: Mapping[str, PlacementTarget],
     deployed: Mapping[str, ObservedDeployment],
     which: Callable[[int, int], bool],
-) -> list[tuple[str, PlacementTarget]]:
+) -> list[tuple[Workload, PlacementTarget]]:
     return [
-        (item.placement.deployment, targets[name])
+        (item.placement.workload, targets[name])
         for name, item in sorted(deployed.items())
         if name in targets and which(targets[name].replicas, item.placement.replicas)
     ]
@@ -151,7 +151,7 @@ def _resized(
 
 def _retired(
     part: ServiceParts, decision: Decision, deployed: Mapping[str, ObservedDeployment]
-) -> list[tuple[str, PlacementTarget]]:
+) -> list[tuple[Workload, PlacementTarget]]:
     """Drained Deployments whose accelerator was removed from the spec, once the listed ones serve the decided size."""
     ready = sum(
         replica.phase is ReplicaPhase.READY and part.spec.accelerator(replica.accelerator) is not None
@@ -164,16 +164,16 @@ def _retired(
     if ready < max(1, wanted):
         return []
     return [
-        (item.placement.deployment, PlacementTarget(name, 0, item.placement.replicas))
+        (item.placement.workload, PlacementTarget(name, 0, item.placement.replicas))
         for name, item in sorted(deployed.items())
         if part.spec.accelerator(name) is None and name not in named and item.placement.replicas > 0
     ]
 
 
-def _emptied(part: ServiceParts, deployed: Mapping[str, ObservedDeployment]) -> list[str]:
+def _emptied(part: ServiceParts, deployed: Mapping[str, ObservedDeployment]) -> list[Workload]:
     running = {replica.accelerator for replica in part.replicas}
     return [
-        item.placement.deployment
+        item.placement.workload
         for name, item in sorted(deployed.items())
         if part.spec.accelerator(name) is None and item.placement.replicas == 0 and name not in running
     ]

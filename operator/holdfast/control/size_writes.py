@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.act import scale
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
+from holdfast.domain.cluster import Workload
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.cluster import ObservedDeployment, ServiceParts
@@ -25,10 +26,10 @@ class SizeWrites:
 
     def __init__(self, api: ApiPort) -> None:
         self._api = api
-        self._written: dict[ServiceKey, dict[str, _Written]] = {}
+        self._written: dict[ServiceKey, dict[Workload, _Written]] = {}
 
     async def write(
-        self, key: ServiceKey, deployment: str, target: PlacementTarget, remove_first: Sequence[str]
+        self, key: ServiceKey, workload: Workload, target: PlacementTarget, remove_first: Sequence[str]
     ) -> None:
         """Set a size as `scale` does, and raise what it raises."""
         known = self._written.setdefault(key, {})
@@ -36,29 +37,29 @@ class SizeWrites:
             answer = await scale.scale(
                 self._api,
                 key.namespace,
-                deployment,
+                workload,
                 observed=target.observed_replicas,
                 wanted=target.replicas,
                 remove_first=remove_first,
             )
         except (ApiError, ApiUnreachable) as error:
             if isinstance(error, ApiUnreachable) or error.status >= _LOST:
-                known.pop(deployment, None)  # nobody knows whether it was written: the size to come may be ours
+                known.pop(workload, None)  # nobody knows whether it was written: the size to come may be ours
             raise
         if answer is not None:
-            known[deployment] = _Written(target.replicas, version_of(answer))
+            known[workload] = _Written(target.replicas, version_of(answer))
 
     def set_back(self, part: ServiceParts) -> tuple[str, ...]:
         """Return the accelerators whose size somebody else changed since it was written; each once a write.
 
         A Deployment that is gone may come back with any size.
         """
-        shown = {item.placement.deployment: item for item in part.deployed}
+        shown = {item.placement.workload: item for item in part.deployed}
         known = self._written.pop(part.spec.key, {})
-        kept = {name: write for name, write in known.items() if name in shown and not _is_changed(shown[name], write)}
+        kept = {each: write for each, write in known.items() if each in shown and not _is_changed(shown[each], write)}
         if kept:
             self._written[part.spec.key] = kept
-        return tuple(shown[name].placement.accelerator for name in known if name in shown and name not in kept)
+        return tuple(shown[each].placement.accelerator for each in known if each in shown and each not in kept)
 
     def forget(self, keys: Iterable[ServiceKey]) -> None:
         """Drop deleted services."""

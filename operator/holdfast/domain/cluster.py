@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import field
+from typing import NamedTuple
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.service import BatchingLimits
@@ -80,15 +81,25 @@ class QueueLimit:
     changed_at: int | None = None
 
 
+class Workload(NamedTuple):
+    """The object that Kubernetes makes the pods of a placement from, in the namespace of the service."""
+
+    name: str = ""
+    kind: str = "Deployment"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
 @value
 class Placement:
-    """One Deployment of a service: one accelerator."""
+    """One workload of a service: one accelerator."""
 
     accelerator: str
     replicas: int  # spec.replicas
     observed: bool = True  # status.observedGeneration has caught up
     rolling_out: bool = False  # replicas of more than one revision, or fewer updated than wanted
-    deployment: str = ""
+    workload: Workload = Workload()
     revision: str = ""  # of the engine configuration; a label of the pods' series
     batching: BatchingLimits = field(default_factory=BatchingLimits)  # override those of the spec
     batching_before: BatchingLimits | None = None  # what these replace, while they are on trial

@@ -266,7 +266,7 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
         revision=option.revision,
         queue_limit=None,
     )
-    problems = mapping.problems_from_deployment(deployment, placement.deployment)
+    problems = mapping.problems_from_deployment(deployment, placement.workload.name)
     owner = owner_of(deployment)
     sizer = state.autoscaler or owner
     return replace(
@@ -281,15 +281,15 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
             pinned_replicas=None if sizer else spec.pinned_replicas,
         ),
         replicas=tuple(
-            replace(mapping.replica_from_pod(pod, placement.deployment), accelerator=option.name)
+            replace(mapping.replica_from_pod(pod, placement.workload.name), accelerator=option.name)
             for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
             if mapping.is_replica(pod)
         ),
         urls=tuple((str(pod["metadata"]["name"]), url) for pod in pods if (url := engine_url(pod))),
         deployed=(ObservedDeployment(placement, problems, version=mapping.version_of(deployment)),),
-        ended=newest(_ended(pods, option.name, placement.deployment)),
+        ended=newest(_ended(pods, option.name, placement.workload.name)),
         adoption=Adoption(
-            placement.deployment,
+            placement.workload.name,
             selector_text(deployment),
             sizer,
             frozenset(str(pod["metadata"]["name"]) for pod in pods if has_other_deletion_cost(pod)),

@@ -402,7 +402,7 @@ async def _index_benchmark(body: kopf.Body, **_: Any) -> dict[ServiceKey, Benchm
 def _is_ours(deployed: ObservedDeployment, spec: ServiceSpec) -> bool:
     """Whether a Deployment may be scaled and deleted: labels alone prove nothing, because anybody can write them."""
     placement, live = deployed.placement, deployed.live
-    named = placement.deployment == deployment_name(spec.key.name, placement.accelerator)
+    named = placement.workload.name == deployment_name(spec.key.name, placement.accelerator)
     return named and live is not None and spec.uid in live.owners
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.api.engine_flags import flag_name
 from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, Workload
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.taints import CLOSING, Taint
 from holdfast.observe.failure_words import MOST_WORDS, Remedy, end_of, explained, told
@@ -248,7 +248,7 @@ def placement_from_deployment(deployment: Object) -> Placement:
         rolling_out=observed and total > updated,
         paused=bool(spec.get("paused")),
         sized_by=sized_by(meta),
-        deployment=meta["name"],
+        workload=Workload(meta["name"]),
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
         batching_before=tuned.before if tuned else None,

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, grown_surge, rollout_surge
+from holdfast.domain.cluster import (
+    NodeOffer,
+    Placement,
+    QueueLimit,
+    Replica,
+    ReplicaPhase,
+    Workload,
+    grown_surge,
+    rollout_surge,
+)
 from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.twin.fleet import EngineFleet
@@ -102,7 +111,7 @@ class Service:
                 name,
                 size,
                 rolling_out=bool(self.outdated(name)),
-                deployment=f"{self.spec.key.name}-{name}",
+                workload=Workload(f"{self.spec.key.name}-{name}"),
                 queue_limit=self.queue_limits.get(name),
             )
             for name, size in sorted(self.sizes.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.signals import RevisionTraffic
@@ -90,7 +90,9 @@ class Deployment:
         pods = tuple(self._replica(*pod) for pod in self.pods)
         different = len({limits for _, limits, _ in self.pods}) > 1
         revision = str(self.limits.max_num_batched_tokens)
-        placement = Placement("h100", len(pods), True, different, "chat-h100", revision, self.limits, self.before)
+        placement = Placement(
+            "h100", len(pods), True, different, Workload("chat-h100"), revision, self.limits, self.before
+        )
         seen = traffic(LOAD_RPS, seconds=15.0)
         if self.before is not None:
             seen = replace(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.domain.activator import NO_WAITS, SILENT, WAIT_EDGES, Activator
-from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import Schedule
 from holdfast.domain.signals import History, RateSample, SignalState, Traffic
@@ -111,7 +111,7 @@ class World:
             for done in (self.now - at >= COLD_START,)
             for phase in (ReplicaPhase.READY if done else ReplicaPhase.STARTING,)
         )
-        sizes = () if self.size is None else (Placement("h100", self.size, deployment="chat-h100"),)
+        sizes = () if self.size is None else (Placement("h100", self.size, workload=Workload("chat-h100")),)
         return ServiceSnapshot(self.of.spec, self._traffic(), pods, sizes, self.problems, activator=told)
 
     def _traffic(self) -> Traffic:

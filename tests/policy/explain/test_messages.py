@@ -30,7 +30,7 @@ from holdfast.control.objects import correction
 from holdfast.control.report import invalid_status, with_adoption
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
-from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import ConditionValue
 from holdfast.domain.engine import EngineFacts, EngineState, PluginMode, StepSums
 from holdfast.domain.node_inventory import Room
@@ -288,7 +288,7 @@ def of_target(kind: ConditionType, state: TargetState) -> tuple[Callable[[View],
 
 def set_back(manager: str) -> View:
     """A size that was set back three times."""
-    fought = SetBacks((NOW,) * 3, manager, "chat-h100", NOW, 3600.0)
+    fought = SetBacks((NOW,) * 3, manager, Workload("chat-h100"), NOW, 3600.0)
     seen = view(of=CHAT.recommending())
     return replace(seen, supply=replace(seen.supply, set_backs=fought))
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.enginemodel.replica_model import StepLawModel
@@ -292,14 +292,14 @@ def test_a_rollout_whose_new_replica_fails_asks_for_no_further_one() -> None:
 
 
 def test_a_rollout_that_a_person_paused_says_how_to_resume_it() -> None:
-    paused = (Placement("h100", 2, rolling_out=True, paused=True, deployment="chat-h100"),)
+    paused = (Placement("h100", 2, rolling_out=True, paused=True, workload=Workload("chat-h100")),)
     decision = decided(ServiceView(CHAT, QUIET, replicas(2), paused))
     message = next(c.message for c in decision.conditions if c.type == "Reconciling")
     assert message.endswith("kubectl rollout resume -n prod deployment/chat-h100")
 
 
 def test_another_autoscaler_on_the_deployment_is_told() -> None:
-    sized = (Placement("h100", 2, deployment="chat-h100", sized_by="kube-controller-manager"),)
+    sized = (Placement("h100", 2, workload=Workload("chat-h100"), sized_by="kube-controller-manager"),)
     decision = decided(ServiceView(CHAT, QUIET, replicas(2), sized))
     assert condition(decision, "ScalingActive") == (True, "FollowingSLO")
     message = next(c.message for c in decision.conditions if c.type == "ScalingActive")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.cluster import MOST_ENDED, NodeOffer, Placement, Replica, ReplicaPhase
+from holdfast.domain.cluster import MOST_ENDED, NodeOffer, Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Decision
 from holdfast.domain.signals import SignalState
 from holdfast.policy.decide import decide
@@ -98,7 +98,9 @@ class World:
 
     def _decide(self) -> Decision:
         pods, rate = self._pods(), self.rate_rps
-        placements = tuple(Placement(name, size, deployment=f"chat-{name}") for name, size in self.sizes.items())
+        placements = tuple(
+            Placement(name, size, workload=Workload(f"chat-{name}")) for name, size in self.sizes.items()
+        )
         seen = no_traffic(SignalState.ABSENT, "no replica is ready yet") if rate is None else traffic(rate)
         newest = tuple(self.ended[-MOST_ENDED:])
         view = ServiceView(self.of, seen, pods, placements, born_at=NOW - 5.0, ended=newest)

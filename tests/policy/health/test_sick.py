@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Placement, Replica
+from holdfast.domain.cluster import Placement, Replica, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
@@ -177,7 +177,7 @@ def test_errors_of_nobody_knows_which_replica_are_called_errors(plugin: bool) ->
             counts, engines=4, finished=good, failed=failed, ttft_count=good, ttft_within=good, exact=exact
         )
         told = replace(seen, by_accelerator=((name, counts),))
-        view = ServiceView(CHAT, told, replicas(4, now=now), (Placement("h100", 4, deployment="chat-h100"),))
+        view = ServiceView(CHAT, told, replicas(4, now=now), (Placement("h100", 4, workload=Workload("chat-h100")),))
         shown = a_snapshot(view, now=now, nodes=(node("n", 20, used=4),))
         (decision,), memory = decide(shown, memory, model=FixedRates({"h100": 8.9}))
     found = next(each for each in decision.conditions if each.type == "SLOMet")
@@ -192,7 +192,7 @@ def stale(of: ServiceBuilder, looks: int, silent: Sequence[str], hung: Sequence[
         now = NOW + 5.0 * index
         told = traffic(0.0, running=106.0, waiting=15.0) if index > 60 else traffic(5.0, running=106.0)
         told = replace(told, silent=tuple(silent), hung=tuple(hung)) if index > 75 else told
-        view = ServiceView(of, told, pods, (Placement("h100", 1, deployment="chat-h100"),), born_at=NOW - 9000)
+        view = ServiceView(of, told, pods, (Placement("h100", 1, workload=Workload("chat-h100")),), born_at=NOW - 9000)
         shown = a_snapshot(view, now=now, nodes=(node("n", 8, used=1),))
         (decision,), memory = decide(shown, memory, model=FixedRates({"h100": 8.9}))
     return memory, decision

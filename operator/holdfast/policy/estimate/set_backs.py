@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.api.quantities import utc
-from holdfast.domain.cluster import Placement
+from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
@@ -31,7 +31,7 @@ class SetBacks:
 
     at: tuple[float, ...] = ()
     by: str = ""
-    deployment: str = ""
+    workload: Workload = Workload()
     paused_at: float = 0.0
     pause_seconds: float = 0.0
 
@@ -54,7 +54,7 @@ class SetBacks:
         until = utc(self.paused_at + self.pause_seconds, "%Y-%m-%d %H:%M")
         follows = f"sizes are only recommended and one is tried again at {until}"
         remedy = "remove that autoscaler, or replicas from the manifest that is applied; or set mode to Recommend"
-        return f"{self.who} sets the size of Deployment {self.deployment} back each time, so {follows}; {remedy}"
+        return f"{self.who} sets the size of {self.workload} back each time, so {follows}; {remedy}"
 
     @property
     def who(self) -> str:
@@ -100,7 +100,7 @@ def _set_back(service: ServiceSnapshot, decided: Iterable[PlacementTarget]) -> I
     wanted = {target.accelerator: target.replicas for target in decided}
     for placement in service.placements:
         name = placement.accelerator
-        foreign = bool(placement.deployment) and (service.spec.adopted or bool(placement.sized_by))
+        foreign = bool(placement.workload.name) and (service.spec.adopted or bool(placement.sized_by))
         differs = foreign and wanted.get(name, placement.replicas) != placement.replicas
         if differs if service.set_back is None else name in service.set_back:
             yield placement
@@ -108,7 +108,7 @@ def _set_back(service: ServiceSnapshot, decided: Iterable[PlacementTarget]) -> I
 
 def _recorded(memory: SetBacks, found: Placement, now: float) -> SetBacks:
     lately = [at for at in memory.at if 0.0 <= now - at <= WITHIN_SECONDS]
-    told = replace(memory, at=(*lately, now)[-MOST_TIMES:], by=found.sized_by, deployment=found.deployment)
+    told = replace(memory, at=(*lately, now)[-MOST_TIMES:], by=found.sized_by, workload=found.workload)
     if memory.paused(now) or not (memory.pause_seconds or len(told.at) == MOST_TIMES):
         return told
     pause = min(max(2.0 * memory.pause_seconds, FIRST_SECONDS), LONGEST_SECONDS)

@@ -329,13 +329,13 @@ def _sized_by_others(view: View) -> str:
     found = next((placement for placement in view.service.placements if placement.sized_by), None)
     if found is None or view.spec.adopted:  # as applied; nobody wrote another size yet
         return ""
-    return f"; {found.sized_by} set the size of Deployment {found.deployment} last; if that is an autoscaler, remove it"
+    return f"; {found.sized_by} set the size of {found.workload} last; if that is an autoscaler, remove it"
 
 
 def _set_back(view: View) -> str:
     """Who set the size back a moment ago; empty where nobody did."""
     found = view.supply.set_backs
-    return f"; {found.who} set the size of Deployment {found.deployment} back" if found.lately(view.now) else ""
+    return f"; {found.who} set the size of {found.workload} back" if found.lately(view.now) else ""
 
 
 def _metrics_available(view: View) -> Told:
@@ -402,7 +402,7 @@ def _reconciling(view: View) -> Told:
         return False, Reason.STEADY, "as many replicas are ready as the spec declares"
     if broken := _broken(view):
         return True, broken[0], f"{_shares(view)}; {broken[1]}"
-    paused = next((placement.deployment for placement in view.service.placements if placement.paused), "")
+    paused = next((placement.workload.name for placement in view.service.placements if placement.paused), "")
     if rolling and (view.ready or paused):  # while none serves, it matters that they start
         return True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused)
     if view.starting or rolling or (not view.size and not view.at_zero):
