@@ -111,8 +111,12 @@ def test_the_order_in_which_a_backlog_is_served_changes_no_lengths() -> None:
 
 
 def test_a_backlog_of_longer_requests_is_known_before_it_has_been_served() -> None:
-    longer = [(requests, 3.0 * prompt, output, waiting) for requests, prompt, output, waiting in SHORT_FIRST]
-    assert burst(*longer)[1].prompt_mean > 1700.0
+    longer = [(requests, 3.0 * prompt, *more) for requests, prompt, *more in (*SHORT_FIRST, *LONG_LAST)]
+    found = burst(*longer, (200.0, 3000.0, 200.0, 0.0), (200.0, 3000.0, 200.0, 0.0))
+    assert found[1].prompt_mean > 1700.0
+    assert all(each.prompt_mean < 3300.0 for each in found), "the long ones in the end are not all of them"
+    assert found[-1].prompt_mean == pytest.approx(3000.0, rel=0.1)
+    assert {each.changed_at for each in found} == {found[0].changed_at}, "the lengths changed once"
 
 
 def test_shorter_requests_are_known_once_a_backlog_of_them_was_served() -> None:

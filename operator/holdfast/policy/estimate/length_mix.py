@@ -62,11 +62,15 @@ PRIOR = Sums(PRIOR_REQUESTS, PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS, PRIOR_REQUEST
 
 @value
 class Backlog:
-    """What was served while more requests waited than ran, and shortly after; `last_at`: when they last did."""
+    """What was served while more requests waited than ran, and shortly after; `last_at`: when they last did.
+
+    `counts`: it was longer than what was known, and stands for that since then.
+    """
 
     served: Sums
     since: float
     last_at: float
+    counts: bool = False
 
     def is_settled(self, now: float) -> bool:
         """Return whether everything that waited was served, or so much that the order makes no difference."""
@@ -148,11 +152,12 @@ def _backlog(memory: Lengths, total: AcceleratorTraffic, now: float) -> Backlog 
 
 def _with_backlog(memory: Lengths, backlog: Backlog, now: float) -> Lengths:
     changes, settled = _changes(memory.sums, backlog.served), backlog.is_settled(now)
-    if max(changes) > 0.0 or (settled and any(changes)):
-        return Lengths(backlog.served, now, changed_at=now)
-    if settled:
-        return replace(memory, sums=memory.sums.plus(backlog.served), counted_at=now, backlog=None)
-    return replace(memory, counted_at=now, backlog=backlog)
+    counts = backlog.counts or max(changes) > 0.0
+    left = None if settled else replace(backlog, counts=counts)
+    if counts or (settled and any(changes)):
+        return Lengths(backlog.served, now, memory.changed_at if backlog.counts else now, left)
+    sums = memory.sums.plus(backlog.served) if settled else memory.sums
+    return replace(memory, sums=sums, counted_at=now, backlog=left)
 
 
 def _changes(before: Sums, after: Sums) -> tuple[float, float]:
@@ -175,7 +180,11 @@ def _change(tokens_before: float, before: float, tokens: float, requests: float)
 
 
 def moved(one: Lengths, other: Lengths) -> bool:
-    """Return whether the means differ enough to change what a replica carries."""
+    """Return whether the means differ enough to change what a replica carries.
+
+    In a backlog the spread of lengths is that of what was served, too: after it, what was computed is computed anew.
+    """
     means = ((one.prompt_mean, other.prompt_mean), (one.output_mean, other.output_mean))
     changed = any(abs(mean - before) > MATERIAL * before for mean, before in means)
-    return changed or abs(one.cached_share - other.cached_share) > MATERIAL
+    over = one.backlog is not None and other.backlog is None
+    return changed or over or abs(one.cached_share - other.cached_share) > MATERIAL
