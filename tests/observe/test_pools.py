@@ -15,6 +15,7 @@ PREFILL = ServiceKey("prod", "chat", "prefill")
 @pytest.mark.parametrize(("key", "label"), [(CHAT, "chat"), (PREFILL, "chat.prefill")])
 def test_a_label_tells_the_service_and_the_pool(key: ServiceKey, label: str) -> None:
     assert key.label == label
+    assert key.labels == ("prod", label)
     assert str(key) == f"prod/{label}"
     assert key_of("prod", label) == key
     assert service_key(Sample({"namespace": "prod", "holdfast_service": label}, 1.0)) == key

@@ -25,6 +25,11 @@ class ServiceKey(NamedTuple):
         """What pods and series of the pool say of it: the name of a service has no dot."""
         return f"{self.name}.{self.pool}" if self.pool else self.name
 
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Namespace and label: what our own series say of it."""
+        return self.namespace, self.label
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.label}"
 

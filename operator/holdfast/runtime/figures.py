@@ -97,7 +97,7 @@ class ServiceGauges(Collector):
         about = "Time of the last change of the service, in seconds since the epoch."
         family = GaugeMetricFamily("holdfast_service_last_change_timestamp_seconds", about, labels=labels)
         for key, change in tuple(self._changes.items()):
-            family.add_metric((*key, change.action, change.reason), change.at)
+            family.add_metric((*key.labels, change.action, change.reason), change.at)
         return family
 
 
@@ -106,7 +106,7 @@ def _family(figure: Figure, services: Mapping[ServiceKey, tuple[ServiceParts, De
     for key, (part, decision) in services.items():
         for labels, value in figure.rows(part, decision):
             if value is not None and math.isfinite(value):
-                family.add_metric((*key, *labels), value)
+                family.add_metric((*key.labels, *labels), value)
     return family
 
 
@@ -119,7 +119,7 @@ def _condition_family(picture: Picture) -> Metric:
     )
     family = _family(conditions, picture.services)
     for key, reason in picture.invalid.items():
-        family.add_metric((*key, str(ConditionType.STALLED), _STATUS[True], reason), 1.0)
+        family.add_metric((*key.labels, str(ConditionType.STALLED), _STATUS[True], reason), 1.0)
     return family
 
 

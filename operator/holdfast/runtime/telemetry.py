@@ -96,7 +96,7 @@ class Telemetry:
         verdict, key = decision.verdict, decision.key
         if verdict.action is not Action.HOLD:
             action, reason = verdict.action.value, str(verdict.reason)
-            self._decisions.labels(*key, action, reason).inc()
+            self._decisions.labels(*key.labels, action, reason).inc()
             at = self._wall()
             self._figures.note(key, LastChange(action, reason, at))
             self._on_board(lambda board: board.decided(decision, at))
