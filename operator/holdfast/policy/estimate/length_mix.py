@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram
 from holdfast.domain.valid_traffic import Seen
@@ -48,13 +49,13 @@ class Sums(NamedTuple):
     cached_tokens: float = 0.0
     begun: float = 0.0
 
-    def times(self, factor: float) -> Self:
+    def times(self, factor: float) -> Sums:
         """Return that many times these sums."""
-        return self._replace(**{name: factor * each for name, each in self._asdict().items()})
+        return Sums(*[factor * each for each in self])
 
-    def plus(self, other: Self) -> Self:
+    def plus(self, other: Sums) -> Sums:
         """Return the sums over both."""
-        return self._replace(**{name: each + getattr(other, name) for name, each in self._asdict().items()})
+        return Sums(*map(operator.add, self, other))
 
 
 PRIOR = Sums(PRIOR_REQUESTS, PRIOR_REQUESTS * PRIOR_PROMPT_TOKENS, PRIOR_REQUESTS * PRIOR_OUTPUT_TOKENS)
