@@ -273,13 +273,12 @@ class Trial:
     def outcome(self, hook: str, entrance: str, calls: int) -> Outcome:
         """With a fault half way through the calls; later at the first, as the times of steps may lead to fewer."""
         self.notes.lines.clear()
-        scheduler, fault = self.engine.scheduler, Fault(hook, entrance, math.ceil(calls / 2))
-        given, scraped = self._run([fault])
-        for _ in range(_TRIES):
+        scheduler = self.engine.scheduler
+        for fails_at in (math.ceil(calls / 2), *[1] * _TRIES):
+            fault = Fault(hook, entrance, fails_at)
+            given, scraped = self._run([fault])
             if fault.reached:
                 break
-            fault = Fault(hook, entrance, 1)
-            given, scraped = self._run([fault])
         before = numbers()
         again = self.engine.answers(_FEW)
         off = scheduler._loop is None
