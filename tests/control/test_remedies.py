@@ -12,7 +12,7 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.control.node_labels import NodeLabels
 from holdfast.control.remedies import with_remedies
-from holdfast.domain.cluster import Adoption, NodeOffer, ReplicaPhase
+from holdfast.domain.cluster import Adoption, NodeOffer, ReplicaPhase, Workload
 from holdfast.domain.decision import ConditionValue
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.transition.sizes import decide_sizes
@@ -105,7 +105,7 @@ def test_a_replica_without_a_node_names_the_selector_that_no_node_matches(labels
 def test_a_replica_of_a_target_without_a_node_names_its_deployment(labels: dict[str, str], remedy: str) -> None:
     service = llmservice(accelerators=[{"name": "h100", "nodeSelector": {"gpu": "h100"}}])
     waits = replicas(1, ReplicaPhase.UNSCHEDULABLE)
-    part = replace(parts(service), replicas=waits, adoption=Adoption("my-vllm", "app=my-vllm"))
+    part = replace(parts(service), replicas=waits, adoption=Adoption(Workload("my-vllm"), "app=my-vllm"))
     nodes = NodeLabels((NodeOffer("gpu-1", tuple(labels.items()), (("nvidia.com/gpu", 8),)),))
     (told,) = with_remedies([UNSCHEDULABLE], part, 1, nodes)
     assert told.message.endswith(remedy)
@@ -113,7 +113,7 @@ def test_a_replica_of_a_target_without_a_node_names_its_deployment(labels: dict[
 
 def test_the_pods_of_a_target_are_named_by_the_selector_of_its_deployment() -> None:
     waits = ConditionValue(ConditionType.READY, False, Reason.NO_REPLICAS, "no replica is ready")
-    part = replace(parts(llmservice()), adoption=Adoption("my-vllm", "app in (vllm, llm)"))
+    part = replace(parts(llmservice()), adoption=Adoption(Workload("my-vllm"), "app in (vllm, llm)"))
     (told,) = with_remedies([waits], part, 1, NodeLabels())
     assert told.message.endswith(" -l 'app in (vllm, llm)'")
 

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Adoption, NodeOffer, Replica, ReplicaPhase
+from holdfast.domain.cluster import Adoption, NodeOffer, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.observe.cluster import Invalid, ServiceParts
@@ -252,7 +252,7 @@ def test_only_the_pods_of_targets_are_named() -> None:
     operator, name = Operator(), "service_target_pod"
     operator.tick(own)
     assert operator.rows(name) == []
-    operator.tick((replace(theirs[0], adoption=Adoption("my-vllm", "app=vllm")), theirs[1]))
+    operator.tick((replace(theirs[0], adoption=Adoption(Workload("my-vllm"), "app=vllm")), theirs[1]))
     assert [row["engine_pod"] for row in operator.rows(name)] == ["chat-0", "chat-1"]
     assert operator.value(name, accelerator="h100", engine_pod="chat-1") == 1.0
 

@@ -79,7 +79,7 @@ class Claims:
         self._read[claim] = _Read(modes, now)
 
     def _problem(self, part: ServiceParts, waiting: Replica, claims: Sequence[str]) -> ClusterProblem | None:
-        nodes = {replica.node for replica in part.replicas if replica.node}
+        nodes = {node for replica in part.replicas for node in replica.nodes}
         for claim in claims:
             read = self._read.get((part.spec.key.namespace, claim), _UNREAD)
             mode = next((each for each in (_ONE_POD, _ONE_NODE) if read.modes == (each,)), "")

@@ -266,7 +266,7 @@ def _may_be_held(part: ServiceParts) -> bool:
 
 def _request(part: ServiceParts) -> TrafficRequest:
     on_trial = any(placement.batching_before is not None for placement in part.placements)
-    target = (part.adoption.deployment, part.spec.accelerators[0].name) if part.adoption else ()
+    target = (part.adoption.workload.name, part.spec.accelerators[0].name) if part.adoption else ()
     uid, born_at = part.spec.uid, epoch(part.born)
     return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, uid, born_at, *target)
 

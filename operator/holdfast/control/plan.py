@@ -306,13 +306,13 @@ def _gives_way(part: ServiceParts, option: AcceleratorOption, inventory: Invento
     Not on nodes that are cordoned or not ready, or that have a new taint which it does not tolerate.
     """
     serving = [replica for replica in part.replicas if replica.accelerator == option.name]
-    homes = {replica.node for replica in serving if replica.phase is ReplicaPhase.READY and replica.node}
+    homes = {node for replica in serving if replica.phase is ReplicaPhase.READY for node in replica.nodes}
     return not homes or bool(homes & inventory.room(option).names)
 
 
 def _nodes_say_nothing(part: ServiceParts, option: AcceleratorOption, inventory: Inventory) -> bool:
     """Whether replicas run on nodes that do not offer their resource: GPUs through DRA (KEP-5004) are not counted."""
-    homes = {replica.node for replica in part.replicas if replica.accelerator == option.name and replica.node}
+    homes = {node for replica in part.replicas if replica.accelerator == option.name for node in replica.nodes}
     there = [node for node in inventory.nodes if node.name in homes]
     return bool(there) and not any(dict(node.allocatable).get(option.resource) for node in there)
 

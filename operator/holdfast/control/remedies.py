@@ -34,7 +34,7 @@ def _with(value: ConditionValue, remedy: str) -> ConditionValue:
 
 def _remedy(value: ConditionValue, part: ServiceParts, desired: int, labels: NodeLabels) -> str:
     """The remedy of one condition; empty where its message ends with one, or it needs none."""
-    target = part.adoption.deployment if part.adoption else ""
+    target = part.adoption.workload.name if part.adoption else ""
     if value.type == ConditionType.CAPACITY_AVAILABLE and value.reason in _SHORTAGES:
         return labels.unmatched(part.spec, target)
     if value.type != ConditionType.READY or value.reason != Reason.NO_REPLICAS or not desired:

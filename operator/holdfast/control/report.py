@@ -24,7 +24,7 @@ _BEGINNINGS = frozenset({Reason.NO_REPLICAS, Reason.METRICS_MISSING, Reason.METR
 _WARNED_OF_LATER = frozenset({Reason.PINNED_OUTSIDE_MANIFEST})
 """Somebody has just done it on purpose: see `control.pins`."""
 _LOST = (
-    "the engines of Deployment {name} run without Holdfast's plugin: requests start in vLLM's own order, none is "
+    "the engines of {name} run without Holdfast's plugin: requests start in vLLM's own order, none is "
     "rejected in overload, good requests are bounds from vLLM's histograms, and batching limits stay as started; for "
     "these, let Holdfast make the engines (docs/adopt.md)"
 )
@@ -94,8 +94,8 @@ def with_adoption(values: Sequence[ConditionValue], part: ServiceParts) -> tuple
     """Return the conditions with what is lost and what is held where a service sizes somebody else's Deployment."""
     if part.adoption is None:
         return tuple(values)
-    name = part.adoption.deployment
-    lost = ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, Reason.NOT_OUR_ENGINES, _LOST.format(name=name))
+    text = _LOST.format(name=part.adoption.workload)
+    lost = ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, Reason.NOT_OUR_ENGINES, text)
     if not part.adoption.autoscaler:
         return (*values, lost)
     sizes, remedy = told_sizer(part.adoption)
@@ -105,11 +105,11 @@ def with_adoption(values: Sequence[ConditionValue], part: ServiceParts) -> tuple
 
 
 def told_sizer(adoption: Adoption) -> tuple[str, str]:
-    """Return who else sizes a Deployment, and what to do about it."""
-    who, name = adoption.autoscaler, adoption.deployment
+    """Return who else sizes a workload, and what to do about it."""
+    who, name = adoption.autoscaler, adoption.workload
     if not adoption.is_owned:
-        return f"{who} sizes Deployment {name}", "delete it"
-    return f"{who} owns Deployment {name} and may set its size", "have it leave replicas alone (docs/adopt.md)"
+        return f"{who} sizes {name}", "delete it"
+    return f"{who} owns {name} and may set its size", "have it leave replicas alone (docs/adopt.md)"
 
 
 def invalid_status(entry: Invalid, old: Mapping[str, Any], now: float) -> dict[str, Any]:

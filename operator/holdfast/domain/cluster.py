@@ -31,7 +31,10 @@ class ReplicaPhase(enum.Enum):
 
 @value
 class Replica:
-    """One pod; times are seconds since the epoch."""
+    """The pod that answers the clients; times are seconds since the epoch.
+
+    `followers` are the nodes of the other pods of a replica that is a group, empty for a pod without one.
+    """
 
     name: str
     accelerator: str
@@ -44,7 +47,13 @@ class Replica:
     revision: str = ""  # pod-template-hash
     node: str = ""
     unready_at: float | None = None  # since when it is not Ready, as reported by its node; of an ended pod: its end
-    closing: bool = False  # its node is cordoned, or an autoscaler is about to remove it
+    closing: bool = False  # a node of it is cordoned, or an autoscaler is about to remove that
+    followers: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node of each of its pods that has one."""
+        return tuple(filter(None, (self.node, *self.followers)))
 
     @property
     def words(self) -> str:
@@ -110,13 +119,13 @@ class Placement:
 
 @value
 class Adoption:
-    """A Deployment of somebody else that a service sizes as it is.
+    """A workload of somebody else that a service sizes as it is.
 
     `selector` finds its pods. `autoscaler` names what else sizes it, empty without any; `is_owned`: that made it.
     `priced` are the pods whose deletion cost somebody else wrote.
     """
 
-    deployment: str
+    workload: Workload
     selector: str
     autoscaler: str = ""
     priced: frozenset[str] = frozenset()

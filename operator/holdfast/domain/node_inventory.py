@@ -38,8 +38,8 @@ class Room:
         return None if self.offering == 0 else placed + self.free_replicas
 
 
-_Requirements = tuple[str, int, tuple[tuple[str, str], ...], tuple[Toleration, ...]]
-"""What decides which nodes have room for an accelerator: resource, GPUs per replica, node labels and tolerations."""
+_Requirements = tuple[str, int, int, tuple[tuple[str, str], ...], tuple[Toleration, ...]]
+"""What decides which nodes have room for an accelerator: resource, GPUs and pods of a replica, labels, tolerations."""
 
 
 @value
@@ -57,13 +57,14 @@ class Inventory:
 
     def room(self, option: AcceleratorOption) -> Room:
         """Return the room for replicas of an accelerator."""
-        requirements = option.resource, option.gpus_per_replica, option.node_selector, option.tolerations
+        shape = option.resource, option.gpus_per_replica, option.nodes
+        requirements = *shape, option.node_selector, option.tolerations
         if requirements not in self._rooms:
             self._rooms[requirements] = _room(self.nodes, option)
         return self._rooms[requirements]
 
     def gpus(self, resource: str, names: frozenset[str], size: int = 1) -> int:
-        """Return the GPUs of the named nodes, free or used, that replicas of `size` GPUs can use."""
+        """Return the GPUs of the named nodes, free or used, that pods of `size` GPUs can use."""
         amounts = (
             dict(node.allocatable).get(resource, 0) - self.spoken_for.get((node.name, resource), 0)
             for node in self.nodes
@@ -79,9 +80,10 @@ class Inventory:
         ours: Counter[tuple[str, str]] = Counter()
         for service in services:
             for replica in service.replicas:
-                option = service.spec.accelerator(replica.accelerator)
-                if option is not None and replica.node:
-                    ours[replica.node, option.resource] += option.gpus_per_replica
+                if (option := service.spec.accelerator(replica.accelerator)) is None:
+                    continue
+                for node in replica.nodes:
+                    ours[node, option.resource] += option.gpus_per_pod
         held = {(node.name, resource): amount for node in self.nodes for resource, amount in node.used}
         foreign = {slot: amount - ours[slot] for slot, amount in held.items() if amount > ours[slot]}
         return replace(self, spoken_for=foreign)
@@ -95,9 +97,10 @@ def _room(nodes: Iterable[NodeOffer], option: AcceleratorOption) -> Room:
         offering += allocatable > 0
         if allocatable > 0 and _takes(node, option):
             left = allocatable - dict(node.used).get(option.resource, 0)
-            free[node.name] = max(0, left) // max(1, option.gpus_per_replica)
-    with_room = frozenset([name for name, replicas in free.items() if replicas])
-    return Room(sum(free.values()), frozenset(free), offering, with_room)
+            free[node.name] = max(0, left) // max(1, option.gpus_per_pod)
+    replicas = sum(free.values()) // option.nodes
+    with_room = frozenset([name for name, pods in free.items() if pods and replicas])
+    return Room(replicas, frozenset(free), offering, with_room)
 
 
 def _takes(node: NodeOffer, option: AcceleratorOption) -> bool:

@@ -82,7 +82,8 @@ class AcceleratorOption:
     `data` engines share the GPUs; what remains computes each layer together (tensor parallel). `hardware` is what the
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
     are what the arguments of its engines say; None is vLLM's default, or what the service says. `facts` are what its
-    engines report; nothing in a spec. `is_shared`: whether its pods ask for a share of each GPU.
+    engines report; nothing in a spec. `is_shared`: whether its pods ask for a share of each GPU. A replica is a group
+    of `nodes` pods, each with the same part of its GPUs.
     """
 
     name: str
@@ -103,6 +104,12 @@ class AcceleratorOption:
     pipeline: int = 1
     data: int = 1
     is_shared: bool = False
+    nodes: int = 1
+
+    @property
+    def gpus_per_pod(self) -> int:
+        """GPUs that one pod of a replica holds on its node."""
+        return self.gpus_per_replica // self.nodes
 
     @property
     def cost_per_replica_hour(self) -> float | None:

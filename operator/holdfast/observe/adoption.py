@@ -289,7 +289,7 @@ def _as_it_runs(part: ServiceParts, service: LLMService, state: TargetState, dep
         deployed=(ObservedDeployment(placement, problems, version=mapping.version_of(deployment)),),
         ended=newest(_ended(pods, option.name, placement.workload.name)),
         adoption=Adoption(
-            placement.workload.name,
+            placement.workload,
             selector_text(deployment),
             sizer,
             frozenset(str(pod["metadata"]["name"]) for pod in pods if has_other_deletion_cost(pod)),

@@ -310,7 +310,7 @@ class ClusterView:
             pods,
             next(iter(self._limits.get(key, ())), ()),
             newest(self._ended.get(key, ())),
-            closing and closing.intersection(pod.replica.node for pod in pods),
+            closing and closing.intersection(node for pod in pods for node in pod.replica.nodes),
         )
         before = self._made.get(key)
         if before is not None and before[0] == shown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -329,10 +329,10 @@ def is_closing(node: Object) -> bool:
     return leaves or bool(node.get("spec", {}).get("unschedulable"))
 
 
-def on_nodes(replicas: Iterable[Replica], closing: Collection[str]) -> Iterator[Replica]:
+def on_nodes(replicas: Iterable[Replica], closing: Set[str]) -> Iterator[Replica]:
     """Yield the replicas, those on `closing` nodes marked so."""
     for replica in replicas:
-        yield replace(replica, closing=True) if replica.node in closing else replica
+        yield replace(replica, closing=True) if not closing.isdisjoint(replica.nodes) else replica
 
 
 def _taints(node: Object) -> Sequence[Object]:

@@ -82,8 +82,8 @@ def capacity_pools(requests: Collection[CapacityRequest], inventory: Inventory) 
         left, taken = (sum(held[other] for other in held if _is_inside(other, place)) for held in (kept, paired))
         waits = any(_is_inside(other, place) for other in waiting)
         pools.append(CapacityPool(inventory.gpus(*place) - left - taken, inside, left, taken, waits))
-        for size in sorted({request.option.gpus_per_replica for request in inside} - {1}):
-            alike = tuple(request for request in inside if request.option.gpus_per_replica == size)
+        for size in sorted({request.option.gpus_per_pod for request in inside} - {1}):
+            alike = tuple(request for request in inside if request.option.gpus_per_pod == size)
             pools.append(CapacityPool(inventory.gpus(*place, size), alike))
     return [*pools, *capped_pools(requests, inventory)]
 

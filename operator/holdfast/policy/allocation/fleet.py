@@ -99,7 +99,7 @@ def _housed(requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory
     found, gpus = dict(requests), cache(inventory.gpus)
     for key, request in requests.items():
         option, names = request.option, inventory.room(request.option).names
-        most = request.outside + gpus(option.resource, names, option.gpus_per_replica) // option.gpus_per_replica
+        most = request.outside + gpus(option.resource, names, option.gpus_per_pod) // option.gpus_per_replica
         if names and most < request.least:
             found[key] = replace(request, least=most)
     return found

@@ -34,8 +34,8 @@ def request_of(view: View, sizes: Sizes) -> CapacityRequest:
     slots the targets take count as targets already.
     """
     chosen, own, offered = view.chosen.belief, view.own, view.chosen.room.names
-    placed = (replica.node for replica in (*own.ready, *own.coming, *own.useless) if replica.node)
-    outside = sum(node not in offered for node in placed)  # on nodes that take no pods now, such as cordoned ones
+    placed = (*own.ready, *own.coming, *own.useless)
+    outside = sum(not offered.issuperset(each.nodes) for each in placed)  # nodes that take no pods, such as cordoned
     held, handed = view.held_by_people, _handed_over(view)
     planned = view.sizes if held else {target.accelerator: target.replicas for target in sizes.targets}
     want = _allowed(view, own, planned.get(view.chosen.name, 0))
@@ -88,7 +88,8 @@ def _handed_over(view: View) -> Mapping[str, int]:
     for name in forbidden:
         old = view.option(name)
         if old and name not in view.paired and _slot(old) == _slot(view.chosen) and old.room.names <= names:
-            found[name] = sum(pod.node in names for pod in view.service.replicas if pod.accelerator == name)
+            pods = (pod for pod in view.service.replicas if pod.accelerator == name)
+            found[name] = sum(not names.isdisjoint(pod.nodes) for pod in pods)
     there = view.own.placed - view.own.draining + sum(found.values())
     return {} if there < 2 <= view.spec.max_replicas else found
 

@@ -80,7 +80,7 @@ def _available(view: View, option: Option, sources: Sequence[Group]) -> int:
     """
     if not option.full or view.choice.better:
         return option.allowed
-    return option.most + sum(replica.node in option.room.names for group in sources for replica in group.ready)
+    return option.most + sum(not option.room.names.isdisjoint(each.nodes) for group in sources for each in group.ready)
 
 
 def _allowance(view: View, replicas: int, none_may_come: bool) -> Allowance:
@@ -108,10 +108,10 @@ def _freed_slot(view: View, migration: Migration, kept: Mapping[str, int]) -> di
     short = {group.accelerator for group in migration.targets if group.short}
     waiting = [option for option in view.considered if option.name in short]
     for group in migration.sources:
-        name, homes = group.accelerator, frozenset([replica.node for replica in group.ready])
+        name, homes = group.accelerator, frozenset([node for replica in group.ready for node in replica.nodes])
         fewer = {**kept, name: min(kept[name], len(group.ready) - 1)}
         frees = any(homes <= option.room.names and _uses_slots(view, option, homes) for option in waiting)
-        if name in migration.forbidden and group.ready and frees and migration.served_with(fewer):
+        if name in migration.forbidden and homes and frees and migration.served_with(fewer):
             return fewer
     return dict(kept)
 

@@ -89,7 +89,8 @@ def removal_order(group: Group, wanted: Collection[str] = ()) -> tuple[str, ...]
     nodes.
     """
     useless = (*group.failing, *group.stuck, *group.ailing, *group.short)
-    ready = sorted(_newest(group.ready), key=lambda each: (not each.closing, bool(wanted) and each.node not in wanted))
+    wanted = frozenset(wanted)
+    ready = sorted(_newest(group.ready), key=lambda each: (not each.closing, wanted.isdisjoint(each.nodes)))
     return tuple(replica.name for replica in (*useless, *group.pending, *_newest(group.starting), *ready))
 
 
