@@ -45,6 +45,9 @@ UNTRIED = {
     "door.Door.opens": "for an API server that is behind",
     "ledger.Ledger.rename": "for an API server that is behind",
     "statlogger.show_beside_all": "for several API servers",
+    "engine_info.Identity.from_json": "for a front end in another language",
+    "page.CountersPage.text": "for a front end in another language",
+    "stats_fields.identity_paths": "for a front end in another language",
     "leastsquares.stretch": "for an engine that becomes slower or faster",
 }
 """Not called inside vLLM, or all that is left when everything else fails: held by tests of their own."""

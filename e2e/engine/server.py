@@ -178,7 +178,7 @@ class Server:
 
     def get(self, path: str) -> str:
         """What stands at this path."""
-        return self._open(path, None, _PAGE_SECONDS).decode()
+        return self._open(path, None, _PAGE_SECONDS, port=self._port_of(path)).decode()
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values of a metric by the values of its labels, less model_name and engine."""
@@ -206,11 +206,18 @@ class Server:
             time.sleep(0.05)
         return time.monotonic() - began
 
+    def _port_of(self, path: str) -> int:
+        """Where this path is answered."""
+        return self._port
+
+    def _program(self) -> tuple[str, ...]:
+        return sys.executable, "-m", "vllm.entrypoints.cli.main"
+
     def _command(self) -> list[str]:
         settings = self._settings
         plugin = () if settings.plugin is None else (f"--scheduler-cls={settings.scheduler}",)
         return [
-            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(settings.environment.model)),
+            *(*self._program(), "serve", str(settings.environment.model)),
             *(f"--served-model-name={MODEL}", "--host=127.0.0.1", f"--port={self._port}"),
             *(*_ARGUMENTS, *plugin, *settings.arguments),
         ]
@@ -251,9 +258,10 @@ class Server:
         body: dict[str, Any] | None,
         timeout_seconds: float,
         headers: dict[str, str] | None = None,
+        port: int | None = None,
     ) -> bytes:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}",
+            f"http://127.0.0.1:{port or self._port}{path}",
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **(headers or {})},
         )

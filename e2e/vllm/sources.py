@@ -1,4 +1,7 @@
-"""The Python files of a release of vLLM that is not installed: what types are checked against needs no kernels."""
+"""What only vLLM's wheels for CUDA hold: the Rust front end, and the Python files of a release that is not installed.
+
+Types are checked against those files; neither needs a GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.cache import cache_folder, exclusive
+from e2e.vllm.environment import VERSION
 
 OTHER_VERSION = "0.33.0"
-# The wheel for CUDA: its Python files are those of every platform.
 _PLATFORM = "manylinux_2_28_x86_64"
 
 
@@ -20,24 +24,31 @@ def other_release() -> Path:
     return cache_folder() / f"vllm-source-{OTHER_VERSION}" / "vllm"
 
 
-def fetch() -> Path:
-    """Fetch it unless it is there: a wheel of 340 MB, of which 60 MB stay. Raises CalledProcessError."""
-    wanted = other_release()
+def rust_front_end() -> Path:
+    """The program of the installed release, which the wheel for CPUs lacks; it may not be there yet."""
+    return cache_folder() / f"vllm-rs-{VERSION}" / "vllm" / "vllm-rs"
+
+
+def fetch() -> None:
+    """Fetch both unless they are there: wheels of 340 MB, of which 60 MB each stay. Raises CalledProcessError."""
     with exclusive("vllm-source"):
-        if not wanted.exists():
+        if not other_release().exists():
             print(f"  fetching the source of vLLM {OTHER_VERSION}", flush=True)
-            _fetch(wanted.parent)
-    return wanted
+            _fetch(OTHER_VERSION, other_release().parent, lambda name: name.endswith(".py"))
+        if not rust_front_end().exists():
+            print(f"  fetching the Rust front end of vLLM {VERSION}", flush=True)
+            _fetch(VERSION, rust_front_end().parents[1], lambda name: name == "vllm/vllm-rs")
+            rust_front_end().chmod(0o755)
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(version: str, folder: Path, is_kept: Callable[[str], bool]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--no-cache-dir", "--only-binary=:all:", f"--platform={_PLATFORM}", f"--dest={scratch}"]
-        subprocess.run([*command, f"vllm=={OTHER_VERSION}"], check=True)
+        subprocess.run([*command, f"vllm=={version}"], check=True)
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+            names = [name for name in archive.namelist() if name.startswith("vllm/") and is_kept(name)]
             archive.extractall(Path(scratch) / "unpacked", names)
         (Path(scratch) / "unpacked").rename(folder)

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast_engine import VERSION
 from holdfast_engine.captured_graphs import captured_graphs
 from holdfast_engine.model_figures import model_figures
 
 logger = logging.getLogger("vllm.holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The labels that tell one engine from another, what `engine_info` read of it, and of its KV cache."""
+
+    model_name: str
+    version: str
+    vllm_version: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    cache: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Identity:
+        """Read what `to_json` has written."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """All of it as one line."""
+        return json.dumps(asdict(self))
 
 
 def _graph_edge(config: Any) -> object:
@@ -41,6 +64,7 @@ _FACTS: Mapping[str, Callable[[Any], object]] = {
     "model_shape": _model_shape,
 }
 INFO_LABELS = tuple(_FACTS)
+CACHE_LABELS = ("num_gpu_blocks", "block_size", "gpu_memory_utilization", "cache_dtype")
 
 
 def engine_info(config: Any) -> dict[str, str]:
@@ -49,6 +73,17 @@ def engine_info(config: Any) -> dict[str, str]:
     A version that keeps a fact elsewhere makes it unknown, and nothing more: engines start without it.
     """
     return {label: _said(label, fact, config) for label, fact in _FACTS.items()}
+
+
+def identity_of(config: Any, vllm_version: str) -> Identity:
+    """What the engine with this VllmConfig is."""
+    name = config.model_config.served_model_name
+    return Identity(name, VERSION, vllm_version, engine_info(config), _cache(config.cache_config))
+
+
+def _cache(config: Any) -> dict[str, str]:
+    """The labels of vLLM's info metric of its KV cache, which its Rust front end does not show."""
+    return {name: str(found) for name in CACHE_LABELS if (found := getattr(config, name, None)) is not None}
 
 
 def _said(label: str, fact: Callable[[Any], object], config: Any) -> str:

@@ -6,15 +6,14 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast_engine.clientlag import LAG_BUCKETS
-from holdfast_engine.engine_info import INFO_LABELS
+from holdfast_engine.engine_info import INFO_LABELS, Identity
 from holdfast_engine.leastsquares import TERMS
 from holdfast_engine.stats_fields import FIELDS, LAG_TOKENS, LAW, LIMITS, Mode
 from holdfast_engine.statsfile import StatsWriter, read_stats
@@ -24,16 +23,6 @@ _LANES = ("front", "fresh", "late")
 _OFF = {"mode": float(Mode.OFF)}
 
 logger = logging.getLogger("vllm.holdfast")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The labels that tell one engine from another, and what `engine_info` read of it."""
-
-    model_name: str
-    version: str
-    vllm_version: str
-    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class EngineCollector(Collector):

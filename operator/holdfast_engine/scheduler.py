@@ -28,6 +28,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from holdfast_engine import VERSION, stats_fields
 from holdfast_engine.captured_graphs import captured_graphs
+from holdfast_engine.engine_info import identity_of
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
 from holdfast_engine.request import OWN_NAME_VARIABLE
@@ -142,6 +143,8 @@ class HoldfastScheduler(Scheduler):
             stats_fields.stats_path(self.parallel_config.data_parallel_index), len(stats_fields.FIELDS)
         )
         self._writer.write(self._numbers)
+        identity = identity_of(self.vllm_config, vllm.__version__)
+        stats_fields.identity_path(self.parallel_config.data_parallel_index).write_text(identity.to_json())
         if not is_supported(vllm.__version__):
             logger.warning("holdfast: off, it does not know vLLM %s", vllm.__version__)
             return

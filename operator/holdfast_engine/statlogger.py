@@ -17,9 +17,9 @@ from prometheus_client import REGISTRY
 from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
-from holdfast_engine import VERSION, stats_fields
-from holdfast_engine.engine_info import engine_info
-from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine import stats_fields
+from holdfast_engine.engine_info import identity_of
+from holdfast_engine.metrics import EngineCollector
 
 logger = logging.getLogger("vllm.holdfast")
 
@@ -30,8 +30,7 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
     def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
         self._collector: EngineCollector | None = None
         try:
-            name = vllm_config.model_config.served_model_name
-            identity = Identity(name, VERSION, vllm.__version__, engine_info(vllm_config))
+            identity = identity_of(vllm_config, vllm.__version__)
             paths = {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
             folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
             collector = EngineCollector(identity, paths, Path(folder) if folder else None)

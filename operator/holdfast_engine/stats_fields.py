@@ -113,3 +113,13 @@ def written_path() -> Path:
 def stats_path(engine_index: int) -> Path:
     """The file of one engine."""
     return folder() / f"engine-{engine_index}.stats"
+
+
+def identity_path(engine_index: int) -> Path:
+    """The file in which an engine says what it is, once."""
+    return folder() / f"engine-{engine_index}.identity"
+
+
+def identity_paths() -> dict[int, Path]:
+    """Those files of all engines of the pod, by engine."""
+    return {int(path.stem.partition("-")[2]): path for path in folder().glob("engine-[0-9]*.identity")}

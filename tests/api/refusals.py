@@ -648,7 +648,7 @@ _ENGINE = (
             }
         },
         "spec.engine.env[0]",
-        "remove it or set it to 0",
+        "set engine.frontEnd: Rust",
     ),
     Refusal(
         "one on one accelerator",
@@ -656,6 +656,19 @@ _ENGINE = (
         "spec.accelerators[0].env[0]",
         "Python server",
     ),
+    Refusal(
+        "refusals by a front end that has none",
+        {"engine": {"frontEnd": "Rust"}, "overload": "Reject"},
+        "spec.engine.frontEnd",
+        "remove overload Reject, or set frontEnd: Python",
+    ),
+    Refusal(
+        "a certificate that the front end does not read anew",
+        {"engine": {"frontEnd": "Rust", "tlsSecretRef": {"name": "a"}}},
+        "spec.engine.frontEnd",
+        "remove engine.tlsSecretRef",
+    ),
+    Refusal("a front end that nobody knows", {"engine": {"frontEnd": "Go"}}, "spec.engine.frontEnd", "Rust"),
     Refusal(
         "engines of data in the environment",
         {"engine": {"env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
@@ -949,6 +962,7 @@ ACCEPTED = (
         "a model for embeddings that generates",
         {"model": {"uri": "team/Embedding-Chat"}, "engine": {"args": ["--runner=generate"]}},
     ),
+    Accepted("the front end in Rust", {"engine": {"frontEnd": "Rust"}}),
     Accepted("the usual frontend", {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "0"}]}}),
     Accepted("a variable without a value", {"engine": {"env": [{"name": "VLLM_PLUGINS"}]}}),
     Accepted(

@@ -28,9 +28,9 @@ from holdfast.enginemodel.replay import Arrival, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import RejectReason, SchedulerLimits, Sequence, SequenceStatus
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast_engine.arithmetic import Law
-from holdfast_engine.engine_info import INFO_LABELS
+from holdfast_engine.engine_info import INFO_LABELS, Identity
 from holdfast_engine.limits import DEFAULT_LIMITS, LimitsFiles
-from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.metrics import EngineCollector
 from holdfast_engine.rules import Limits, Objectives, Overload
 from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.statsfile import StatsWriter

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from holdfast_engine import stats_fields
-from holdfast_engine.engine_info import INFO_LABELS
-from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.engine_info import INFO_LABELS, Identity
+from holdfast_engine.metrics import EngineCollector
 from holdfast_engine.stats_fields import FIELDS, Mode
 from holdfast_engine.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported

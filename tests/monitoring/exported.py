@@ -13,7 +13,8 @@ from holdfast.emulator.families import FAMILIES, MetricType
 from holdfast.monitoring.rules import recordings
 from holdfast.observe.queries import ACCEPTED, DRAFTS, TPOT_BEFORE_0_11
 from holdfast.runtime.telemetry import Telemetry
-from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.engine_info import Identity
+from holdfast_engine.metrics import EngineCollector
 from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.statsfile import StatsWriter
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 POD = Path(__file__).parents[2] / "operator/holdfast/render/pod"
+sys.path.append(str(POD))  # last, as the launcher does: one of them imports another
 
 
 def load(name: str) -> Any:

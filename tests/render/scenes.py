@@ -135,5 +135,11 @@ def golden_scenes() -> dict[str, tuple[Manifest, ...]]:
             replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0"),
             replace(minimal, pod_monitor=True, replicas=0, holding=True),
         ),
+        "rust": render(
+            service({"engine": {"frontEnd": "Rust"}}),
+            ["h100"],
+            SETTINGS,
+            replace(context(surge_room=1), pod_monitor=True),
+        ),
         "oci": render(oci, ["h100"], SETTINGS, RenderContext()),
     }

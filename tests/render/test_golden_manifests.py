@@ -245,7 +245,7 @@ def test_the_package_brings_the_files_that_pods_mount() -> None:
     container = engine(chat_h100(service()))
     assert container["command"] == ["python3", "/holdfast/launcher.py"]
     assert container["lifecycle"]["preStop"]["exec"]["command"][:2] == ["python3", "/holdfast/prestop.py"]
-    assert {"launcher.py", "prestop.py", "holdfast_middleware.py"} == set(files)
+    assert {"launcher.py", "prestop.py", "holdfast_middleware.py", "holdfast_pod_server.py"} == set(files)
     assert all(files.values())
 
 

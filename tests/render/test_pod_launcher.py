@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.ports import free_port
 from holdfast.render.pod import launcher
 
 LAUNCHER = Path(__file__).parents[2] / "operator/holdfast/render/pod/launcher.py"
@@ -151,8 +152,8 @@ def test_a_vllm_that_is_too_old_is_refused(image: Image) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
     [
-        ("VLLM_USE_RUST_FRONTEND", "1", "remove it from the environment or set it to 0"),
-        ("VLLM_USE_RUST_FRONTEND", "true", "remove it from the environment or set it to 0"),
+        ("VLLM_USE_RUST_FRONTEND", "1", "remove it from the environment and set engine.frontEnd: Rust"),
+        ("VLLM_USE_RUST_FRONTEND", "true", "remove it from the environment and set engine.frontEnd: Rust"),
         ("VLLM_DP_SIZE", "2", "accelerators[].parallelism.data"),
     ],
 )
@@ -177,6 +178,23 @@ def test_half_of_an_engine_that_a_variable_made_of_it_ends(role: str, image: Ima
     status, _, errors = image.vllm(NEWEST).run("serve", "m", f'--kv-transfer-config={{"kv_role":"{role}"}}')
     assert status == (0 if role == "kv_both" else 65)
     assert (f"engine unsupported: with {role}" in errors) == (role != "kv_both")
+
+
+def test_beside_the_rust_front_end_the_first_process_answers_for_the_pod(image: Image) -> None:
+    port = free_port()
+    image.environment |= {"VLLM_USE_RUST_FRONTEND": "1", "HOLDFAST_POD_PORT": str(port)}
+    source = f"""
+import urllib.error, urllib.request
+def main():
+    try:
+        urllib.request.urlopen("http://127.0.0.1:{port}/metrics")
+    except urllib.error.HTTPError as answer:
+        print(json.dumps([str(answer.code), answer.read().decode()]))
+"""
+    status, seen, _ = image.vllm(NEWEST, "import json" + source).run("serve", "me/model", f"--port={free_port()}")
+    assert status == 0
+    assert seen[0] == "503"
+    assert seen[1].startswith("the engine does not answer: ")
 
 
 @pytest.mark.parametrize("value", ["0", ""])

@@ -22,8 +22,8 @@ def environment_rules(subject: str = "self") -> tuple[Rule, ...]:
     return (
         Rule(
             f"{subject}.name != '{RUST_FRONTEND}' || (has({subject}.value) && {subject}.value == '0')",
-            f"{RUST_FRONTEND} replaces vLLM's Python server, in which readiness, counts and admission run:"
-            " remove it or set it to 0",
+            f"{RUST_FRONTEND} replaces vLLM's Python server without a word to the operator:"
+            " remove it, and set engine.frontEnd: Rust",
             _python_server,
         ),
         Rule(

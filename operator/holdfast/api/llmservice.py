@@ -242,6 +242,8 @@ class Engine(ApiModel):
     """Secret with the API key that clients must send."""
     tls_secret_ref: SecretReference | None = None
     """Secret of type kubernetes.io/tls; the engine then serves HTTPS."""
+    front_end: Literal["Python", "Rust"] = "Python"
+    """API server of vLLM. Rust: faster, from vLLM 0.32; without overload Reject and tlsSecretRef."""
     plugin: Literal["Auto", "Disabled"] = "Auto"
     """Auto: run the fast loop inside vLLM if its version is supported, else plain flags. Disabled: plain flags."""
     plugin_revision: fields.Revision | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.api.engine_flags import GENERATES
@@ -147,6 +148,33 @@ ACTIVATOR_IS_TAKEN = Rule(
     ".accelerators",
 )
 
+
+def _python(cel: str, field: str, why: str, holds: Callable[[LLMServiceSpec], bool]) -> Rule:
+    """What the Rust front end cannot do."""
+    rust = "has(self.engine) && has(self.engine.frontEnd) && self.engine.frontEnd == 'Rust'"
+    return Rule(
+        f"!({rust}) || {cel}",
+        f"engine.frontEnd Rust and {field} exclude each other, because {why}: remove {field}, or set frontEnd: Python",
+        lambda spec: spec.engine.front_end == "Python" or holds(spec),
+        ".engine.frontEnd",
+    )
+
+
+RUST_RULES = (
+    _python(
+        "self.overload == 'Queue'",
+        "overload Reject",
+        "that front end cannot answer a refused request with 503",
+        lambda spec: spec.overload == "Queue",
+    ),
+    _python(
+        "!has(self.engine.tlsSecretRef)",
+        "engine.tlsSecretRef",
+        "that front end does not read a renewed certificate",
+        lambda spec: spec.engine.tls_secret_ref is None,
+    ),
+)
+
 _NO_TEXT = re.compile(
     "(?i)((sentence-transformers|cross-encoder|distil-whisper)/.*|([^/:]+/)?([^/:]*[-_.])?(embed|embed(ding|der|qa)[a-z]*|"
     "rerank[a-z]*|bge|gte|e5|reward|classif[a-z]*|(ro|distil|modern|col|de|al)?berta?|col(pali|qwen[0-9]*)|whisper|asr|"
@@ -181,6 +209,7 @@ SPEC_RULES = (
     REPLICAS_WITHIN_BOUNDS,
     unless_target(REPLICAS_CAN_RUN, "accelerators"),
     ZERO_WITHOUT_TLS,
+    *RUST_RULES,
     unless_target(ACTIVATOR_IS_TAKEN, "accelerators"),
 )
 """In the order in which they are told."""

@@ -29,9 +29,10 @@ from holdfast_engine import VERSION
 from holdfast_engine.admission import backlog_of, decide, is_behind, sends_away, terms_of
 from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.door import Door
+from holdfast_engine.engine_info import Identity
 from holdfast_engine.fastloop import FastLoop, StartLimits
 from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.metrics import EngineCollector, Identity
+from holdfast_engine.metrics import EngineCollector
 from holdfast_engine.rules import RETRY_AFTER_SECONDS, RejectionReason, retry_after_seconds
 from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.written_file import ReportKind

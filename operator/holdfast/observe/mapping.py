@@ -26,6 +26,7 @@ from holdfast.render.names import (
     ADMISSION_CHANGED_ANNOTATION,
     BATCHING_ANNOTATION,
     CONTAINER,
+    FRONT_END_LABEL,
     METRIC_REVISION_LABEL,
 )
 from holdfast.render.plugin import SCHEDULER_FLAG
@@ -252,12 +253,18 @@ def placement_from_deployment(deployment: Object) -> Placement:
         revision=labels.get(METRIC_REVISION_LABEL, ""),
         batching=tuned.limits if tuned else BatchingLimits(),
         batching_before=tuned.before if tuned else None,
-        queue_limit=_queue_limit(meta, (spec.get("template") or {}).get("spec") or {}),
+        queue_limit=_queue_limit(meta, spec.get("template") or {}),
     )
 
 
-def _queue_limit(meta: Object, pod: Object) -> QueueLimit | None:
-    """Return the limit that was rendered; None where the plugin or somebody else's arguments bound the queue."""
+def _queue_limit(meta: Object, template: Object) -> QueueLimit | None:
+    """Return the limit that was rendered; None where the plugin or somebody else's arguments bound the queue.
+
+    The Rust front end knows no such limit.
+    """
+    pod = template.get("spec") or {}
+    if FRONT_END_LABEL in ((template.get("metadata") or {}).get("labels") or {}):
+        return None
     args = next((each.get("args") for each in pod.get("containers") or () if each.get("name") == CONTAINER), None) or ()
     annotations = meta.get("annotations", {})
     tokens, changed_at = map(whole, map(annotations.get, (ADMISSION_ANNOTATION, ADMISSION_CHANGED_ANNOTATION)))

@@ -13,8 +13,10 @@ from holdfast.render.prior import declared_objectives, declared_prior
 def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
     """The limit that a rollout starting now would get; where none would start, the one that is deployed.
 
-    A measured limit holds as long as the engines stay the same.
+    A measured limit holds as long as the engines stay the same. The Rust front end knows no such limit.
     """
+    if service.spec.engine.front_end == "Rust":
+        return None
     if deployed is None:
         return admission_tokens(service, accelerator)
     kept = deployed.inputs == inputs(service, accelerator) or _measured(deployed, service, accelerator)

@@ -48,10 +48,16 @@ def engine_flags(
     kept = [flag for flag in rendered if flag_name(flag) not in taken]
     model = literal(locate_model(spec.model.uri).argument)
     return EngineFlags(
-        arguments=("serve", model, *kept, f"--middleware={MIDDLEWARE}", *own),
+        arguments=("serve", model, *kept, *_middleware(spec), *own),
         without_plugin=tuple(flag for flag in admission if with_plugin and flag_name(flag) not in taken),
         with_plugin=with_plugin,
     )
+
+
+def _middleware(spec: LLMServiceSpec) -> Iterator[str]:
+    """What answers in the Python front end; the Rust one knows no such flag."""
+    if spec.engine.front_end == "Python":
+        yield f"--middleware={MIDDLEWARE}"
 
 
 def capacity_arguments(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.api.engine_environment import RUST_FRONTEND
 from holdfast.api.llmservice import NO_RESOURCE, Accelerator, LLMServiceSpec, SecretKeyReference
 from holdfast.render import names, plugin, volumes
 from holdfast.render.arguments import EngineFlags
@@ -22,6 +23,7 @@ TEARDOWN_SECONDS = 30
 # Longer than the clients of common libraries keep an idle connection (5 to 60 s): whoever closes it first must not be
 # the server, or a request that is just being sent is lost.
 KEEP_ALIVE_SECONDS = 75
+_RUST = {RUST_FRONTEND: "1", "HOLDFAST_POD_PORT": str(names.POD_PORT)}
 
 
 def engine_container(
@@ -34,7 +36,7 @@ def engine_container(
         "command": ["python3", LAUNCHER],
         "args": list(flags.arguments),
         "env": environment(spec, accelerator, flags, settings),
-        "ports": [{"name": names.PORT_NAME, "containerPort": names.PORT, "protocol": "TCP"}],
+        "ports": _ports(spec),
         "resources": resources(spec, accelerator),
         "volumeMounts": [*volumes.mounts(spec), *(plugin.mounts() if flags.with_plugin else [])],
         **probes(spec, settings),
@@ -50,6 +52,13 @@ def engine_container(
         # The last lines of a crashed engine become the message that `kubectl describe` and our conditions show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _ports(spec: LLMServiceSpec) -> list[Manifest]:
+    ports = {names.PORT_NAME: names.PORT}
+    if spec.engine.front_end == "Rust":
+        ports[names.POD_PORT_NAME] = names.POD_PORT
+    return [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()]
 
 
 def engine_image(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
@@ -70,6 +79,7 @@ def environment(
         "HOLDFAST_CONNECTION_CLOSE_SHARE": f"{settings.connection_close_share:g}",
         "HOLDFAST_ACCELERATOR": accelerator.name,
         **({plugin.PLAIN_FLAGS_VARIABLE: " ".join(flags.without_plugin)} if flags.without_plugin else {}),
+        **(_RUST if spec.engine.front_end == "Rust" else {}),
     }
     secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
     ours = [
@@ -94,10 +104,11 @@ def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
     both wait far longer than any healthy stall; a dead engine ends its own process.
     """
     scheme = "HTTPS" if spec.engine.tls_secret_ref else "HTTP"
+    port = names.POD_PORT_NAME if spec.engine.front_end == "Rust" else names.PORT_NAME
 
     def probe(path: str, period: int, timeout: int, failures: int) -> Manifest:
         return {
-            "httpGet": {"path": path, "port": names.PORT_NAME, "scheme": scheme},
+            "httpGet": {"path": path, "port": port, "scheme": scheme},
             "periodSeconds": period,
             "timeoutSeconds": timeout,
             "failureThreshold": failures,

@@ -14,6 +14,9 @@ PORT = 8000
 PORT_NAME = "http"
 ADMIN_PORT = 8081
 ADMIN_PORT_NAME = "admin"
+POD_PORT = 8082
+POD_PORT_NAME = "pod"
+"""Where a pod answers by itself, whose front end runs no Python (`pod/holdfast_pod_server.py`)."""
 CONTAINER = "vllm"
 READY_PATH = "/holdfast/ready"
 HEALTH_PATH = "/health"
@@ -44,6 +47,8 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """Annotation of pods by which Kubernetes chooses those to remove: the lowest first."""
 # Of pods, while they load: a disruption budget of their own selects them.
 LOADING_LABEL = f"{GROUP}/loading"
+FRONT_END_LABEL = f"{GROUP}/front-end"
+"""Of pods whose metrics are on `POD_PORT` and not on the engine's own port."""
 
 _RESERVED_DOMAINS = (f"{GROUP}/", "kubernetes.io/", ".kubernetes.io/", "k8s.io/", ".k8s.io/")
 

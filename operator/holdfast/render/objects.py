@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.api.llmservice import LLMService
 from holdfast.render import names
 from holdfast.render.context import RenderContext
@@ -71,9 +73,12 @@ def loading_budget(service: LLMService) -> Manifest:
 
 
 def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
-    """How the Prometheus operator finds the pods; vLLM's /metrics asks for no API key."""
+    """How the Prometheus operator finds the pods; vLLM's /metrics asks for no API key.
+
+    With the Rust front end a rollout has pods of both kinds: those with it show all their metrics on a port of the pod.
+    """
     scheme = names.scheme(service)
-    endpoint = {
+    endpoint: Manifest = {
         "port": names.PORT_NAME,
         "path": names.METRICS_PATH,
         "interval": settings.scrape_interval,
@@ -88,9 +93,15 @@ def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
         "spec": {
             "selector": {"matchLabels": _selector(service)},
             "podTargetLabels": list(names.METRIC_LABELS),
-            "podMetricsEndpoints": [endpoint],
+            "podMetricsEndpoints": [endpoint] if service.spec.engine.front_end == "Python" else _of_both(endpoint),
         },
     }
+
+
+def _of_both(endpoint: Manifest) -> list[Manifest]:
+    label = "__meta_kubernetes_pod_label_" + re.sub("[^a-z]", "_", names.FRONT_END_LABEL)
+    drop = {"sourceLabels": [label], "regex": "rust", "action": "drop"}
+    return [{**endpoint, "relabelings": [drop]}, {**endpoint, "port": names.POD_PORT_NAME}]
 
 
 def pod_files(service: LLMService, settings: RenderSettings) -> Manifest:

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 from holdfast_engine import VERSION
 
-_FILES = ("launcher.py", "prestop.py", "holdfast_middleware.py")
+_FILES = ("launcher.py", "prestop.py", "holdfast_middleware.py", "holdfast_pod_server.py")
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 _READABLE = 0o100644 << 16
 

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 UNSUPPORTED_IMAGE = 64  # exit status: the image holds no engine, or one that is too old
 UNSUPPORTED_ENGINE = 65  # exit status: the engine would run without its Python server
 RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
+POD_PORT_VARIABLE = "HOLDFAST_POD_PORT"  # rendered with the Rust front end only
 PLUGIN_NAME = "holdfast"
 OLDEST_VERSION = (0, 9)
 
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Prepare the process, then run the engine that this image holds."""
     stop_on_sigterm()
     # The file outlives a container that its liveness probe ended: a new one must not start as draining.
+    os.environ[OWN_NAME_VARIABLE] = "holdfast-" + secrets.token_hex(16)
     forget_drain(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
     make_home(os.environ.get("HOME", ""))
     folder = os.path.dirname(os.path.abspath(__file__))
@@ -65,10 +67,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         arguments = arguments[1:]
     refuse_environment()
     refuse_half(arguments)
+    if has_rust_front_end():
+        serve_pod(int(os.environ[POD_PORT_VARIABLE]), arguments)
     if runs_emulator():
         run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
     version = installed_version()
-    os.environ[OWN_NAME_VARIABLE] = "holdfast-" + secrets.token_hex(16)
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
@@ -90,12 +93,25 @@ def forget_drain(path: str) -> None:
         os.remove(path)
 
 
+def has_rust_front_end() -> bool:
+    """Whether vLLM is told to put its Rust front end in the place of its Python one."""
+    return bool(os.environ.get(RUST_FRONTEND, "").strip("0"))
+
+
+def serve_pod(port: int, arguments: Sequence[str]) -> None:
+    """Answer for the pod in threads of this process, which starts the Rust front end and then waits for its end."""
+    from holdfast_pod_server import start
+
+    (own,) = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
+    start(port, int(own))
+
+
 def refuse_environment() -> None:
     """End the process where a variable takes away what Holdfast needs, wherever the pod has its value from."""
-    if os.environ.get(RUST_FRONTEND, "").strip("0"):
+    if has_rust_front_end() and POD_PORT_VARIABLE not in os.environ:
         refuse(
-            f"engine unsupported: {RUST_FRONTEND} replaces vLLM's Python server, in which readiness, counts and "
-            "admission run; remove it from the environment or set it to 0",
+            f"engine unsupported: {RUST_FRONTEND} replaces vLLM's Python server, and only engine.frontEnd says so to "
+            "the operator; remove it from the environment and set engine.frontEnd: Rust",
             UNSUPPORTED_ENGINE,
         )
     if os.environ.get("VLLM_DP_SIZE", "1") != "1":
