@@ -21,6 +21,9 @@ from e2e.load import verdict
 from e2e.load.records import Record
 from e2e.load.steady import SteadyLoad
 from e2e.patience import patient
+from holdfast.api import crd
+from holdfast.api.crd_fields import missing_fields
+from holdfast.control.served_crds import PATH
 from tests.chart.test_chart import TRIAL, render
 
 pytestmark = pytest.mark.cluster
@@ -83,6 +86,42 @@ def test_the_api_server_takes_the_network_policies(upgraded: Upgraded) -> None:
     policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": policies})
     Kubectl(stack.NAMESPACE).run("apply", "--dry-run=server", "--filename", "-", stdin=text)
+
+
+def test_a_field_that_an_older_crd_drops_is_told_until_the_crd_is_updated(upgraded: Upgraded, place: Kubectl) -> None:
+    system, manifest = Kubectl(stack.NAMESPACE), stack.service("chat", scaling={"min": 2, "max": 3}, priority=7)
+    system.run("replace", "--filename", "-", stdin=json.dumps(_older_crd("priority")))
+    system.wait_until(lambda: _missing() == ("spec.priority",), 60, "the older CRD to be served")
+    system.run("rollout", "restart", "deployment/holdfast")
+    system.wait_available("holdfast", 120)
+
+    place.run("apply", "--validate=warn", "--filename", "-", stdin=json.dumps(manifest))
+    found = place.wait_for("llms", "chat", lambda each: _stalled(each) == "CrdTooOld", 120, "the lost field")
+    assert "no effect: spec.priority;" in condition(found, "Stalled")["message"]
+    assert condition(found, "Ready")["status"] == "True"
+    assert f"LLMService {place.namespace}/chat: CrdTooOld: 1 field has no effect" in stack.operator_logs()
+
+    system.run("apply", "--filename", "-", stdin=system.execute("deployment/holdfast", "holdfast", "crd"))
+    place.wait_for("llms", "chat", lambda each: _stalled(each) == "", 120, "the update of the CRD")
+    place.apply(manifest)
+    assert place.get_json("llms", "chat")["spec"]["priority"] == 7
+    assert _engines(place) == upgraded.before
+
+
+def _stalled(found: Json) -> str:
+    return str(condition(found, "Stalled").get("reason", ""))
+
+
+def _missing() -> tuple[str, ...] | None:
+    """The fields that the API server does not serve."""
+    return missing_fields(json.loads(Kubectl().run("get", "--raw", PATH)))
+
+
+def _older_crd(lacks: str) -> Json:
+    """The CRD without a field of the spec."""
+    found = crd.crd()
+    del found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][lacks]
+    return found
 
 
 def _serves(found: Json, generation: int = 1) -> bool:

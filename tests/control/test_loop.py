@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import policy
+from holdfast.api.conditions import TRANSIENT
+from holdfast.api.crd import LLMSERVICE
 from holdfast.control.decision_record import Records, decided_again, read
 from holdfast.control.loop import ClusterReader, Loop
+from holdfast.control.served_crds import ServedCrds
 from holdfast.domain.cluster import GpuCap, NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, ServiceSpec
@@ -23,9 +26,10 @@ from holdfast.observe.cluster import Invalid, ServiceParts
 from holdfast.observe.gpu_caps import GpuCaps
 from holdfast.observe.token_probe import Answer, TokenProbe
 from holdfast.observe.traffic import TrafficRequest
+from holdfast.runtime import telemetry
 from tests.builders import NOW, condition, traffic
 from tests.control.parts import llmservice, parts
-from tests.fakes import ManualClock
+from tests.fakes import FakeApi, ManualClock
 
 
 class Cluster:
@@ -111,6 +115,7 @@ def a_loop(
     caps: GpuCaps | None = None,
     tokens: TokenProbe | None = None,
     wall: Callable[[], float] = lambda: NOW,
+    crds: ServedCrds | None = None,
 ) -> Loop:
     return Loop(
         cluster=cluster or Cluster(),  # type: ignore[arg-type]
@@ -123,6 +128,7 @@ def a_loop(
         wall=wall,
         caps=caps,
         tokens=tokens,
+        crds=crds,
     )
 
 
@@ -162,6 +168,36 @@ async def test_caps_of_namespaces_reach_the_decision() -> None:
     ((_, decided),) = acting.decisions.items()
     assert condition(decided, "CapacityAvailable") == (False, "CapacityLimited")
     assert "ResourceQuota gpus allows namespace prod 1 nvidia.com/gpu" in str(decided.conditions)
+
+
+class Losing(Growing):
+    """The same service, of which the API server dropped a field."""
+
+    def services(self) -> tuple[ServiceParts, ...]:
+        return tuple(dataclasses.replace(part, not_stored=("spec.slo.e2e",)) for part in super().services())
+
+
+class OldCrd(ServedCrds):
+    """The API server was read, and its CRD lacks the field."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeApi(), telemetry.Telemetry(), ManualClock(NOW))
+        self._take(LLMSERVICE.name, ("spec.slo.e2e",))
+
+
+async def test_a_field_that_an_old_crd_lost_is_told_and_changes_no_size() -> None:
+    decided = []
+    for cluster in (Losing(), Growing()):
+        acting = Acting()
+        await a_loop(NoMetrics(), acting, Telemetry(), cluster, crds=OldCrd()).run_once()
+        decided += acting.decisions.values()
+    lost, whole = decided
+    assert condition(lost, "Stalled") == (True, "CrdTooOld")
+    assert "spec.slo.e2e" in str(lost.conditions)
+    assert condition(whole, "Stalled")[0] is False
+    others = [tuple(c for c in each.conditions if c.type not in TRANSIENT) for each in decided]
+    assert others[0] == others[1]
+    assert dataclasses.replace(lost, conditions=()) == dataclasses.replace(whole, conditions=())
 
 
 class Suspected(Cluster):

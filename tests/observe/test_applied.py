@@ -1,4 +1,4 @@
-"""Which manifest sets a pinned size, by the API server's own account as recorded from version 1.36."""
+"""What an applied manifest sets, by the API server's own account as recorded from version 1.36."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.observe.applied import LAST_APPLIED, applier_without_pin
+from holdfast.api.crd import LLMSERVICE
+from holdfast.observe.applied import LAST_APPLIED, applier_without_pin, fields_not_stored
 
 Entry = dict[str, Any]
 MODEL, PIN = {"f:model": {}}, {"f:replicas": {}}
@@ -80,3 +81,38 @@ def test_an_annotation_that_is_no_manifest_accuses_nobody(text: str) -> None:
 @pytest.mark.parametrize("text", ['{"spec": null}', "{}", '{"spec": []}', '{"spec": {"replicas": null}}'])
 def test_a_manifest_without_a_readable_size_sets_none(text: str) -> None:
     assert applier_without_pin(body(3, applied=text)) == KUBECTL
+
+
+def applied_spec(text: Any, **stored: Any) -> dict[str, Any]:
+    return {"metadata": {"annotations": {LAST_APPLIED: text}}, "spec": {"slo": {"ttft": "1s"}, **stored}}
+
+
+LOST = json.dumps({"spec": {"slo": {"ttft": "1s", "e2e": "9s"}, "priority": 3}})
+
+
+def test_fields_of_the_applied_manifest_that_are_not_stored_are_named() -> None:
+    assert fields_not_stored(applied_spec(LOST, priority=4), LLMSERVICE) == ("spec.slo.e2e",)
+    assert fields_not_stored(applied_spec(LOST), LLMSERVICE) == ("spec.priority", "spec.slo.e2e")
+
+
+def test_a_huge_manifest_names_only_fields_of_ours() -> None:
+    spec = {"priority": 3, "engine": {"env": [{"name": f"V{number}"} for number in range(5000)]}}
+    spec |= {f"unknown{number}": number for number in range(5000)}
+    assert fields_not_stored(applied_spec(json.dumps({"spec": spec})), LLMSERVICE) == ("spec.engine", "spec.priority")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, 7, "", "{", "[]", "null", "7", "[" * 100_000, '{"spec": null}', "{}", '{"spec": []}'),
+        '{"spec": {"slo": [1]}}',
+        '{"spec": {"slo":' * 500 + "1" + "}" * 1000,
+    ],
+)
+def test_an_annotation_that_is_no_manifest_lost_nothing(text: Any) -> None:
+    assert fields_not_stored(applied_spec(text), LLMSERVICE) == ()
+
+
+@pytest.mark.parametrize("meta", [{}, {"annotations": None}, {"annotations": 7}, None])
+def test_an_object_that_nobody_applied_lost_nothing(meta: Any) -> None:
+    assert fields_not_stored({"metadata": meta, "spec": {}}, LLMSERVICE) == ()

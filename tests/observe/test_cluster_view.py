@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ from kopf._cogs.structs.references import Resource
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
+from holdfast.observe.applied import LAST_APPLIED
 from holdfast.observe.cluster import ClusterView
 from holdfast.render import names
 from tests.observe.indexed import Indexed
@@ -192,6 +194,16 @@ async def test_a_deletion_that_somebody_holds_names_the_finalizer(world: Cluster
     assert "since 2026-11-21T04:00:00Z" in held.message
     assert "example.com/dns, example.com/billing" in held.message
     assert "foregroundDeletion" not in held.message
+
+
+async def test_fields_of_the_applied_manifest_that_are_not_stored_are_known_of_a_service(world: Cluster) -> None:
+    body = service()
+    await world.put("services", body)
+    assert world.view.services()[0].not_stored == ()
+    applied = json.dumps({"spec": {**body["spec"], "priority": 3}})
+    body["metadata"]["annotations"] = {LAST_APPLIED: applied}
+    await world.put("services", body)
+    assert world.view.services()[0].not_stored == ("spec.priority",)
 
 
 async def test_what_is_deleted_is_gone(world: Cluster) -> None:

@@ -62,7 +62,7 @@ class Definition:
     spec: type[ApiModel]
     status: type[ApiModel]
     columns: tuple[tuple[str, str, str, str, int], ...]
-    subresources: Mapping[str, Any] = field(default_factory=dict)
+    subresources: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:

@@ -80,10 +80,10 @@ def hh_mm(minute: int) -> str:
     return f"{hours:02d}:{minutes:02d}"
 
 
-def some_of(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def some_of(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _plain(number: float) -> str:

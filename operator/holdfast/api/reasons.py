@@ -141,6 +141,10 @@ class Reason(StrEnum):
         "Replicas did not become ready for far longer than a cold start.",
     )
 
+    CRD_TOO_OLD = (
+        "CrdTooOld",
+        "The CRD in the cluster is older than the operator, and fields of the applied manifest were dropped.",
+    )
     TIMEZONE_UNKNOWN = "TimezoneUnknown", "A schedule names an unknown time zone, so it has no effect."
 
     # Decisions: up

@@ -15,6 +15,7 @@ from holdfast import policy
 from holdfast.control import decision_record
 from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
+from holdfast.control.served_crds import ServedCrds
 from holdfast.control.targets import Found, Targets
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured, newest
@@ -78,11 +79,13 @@ class Loop:
         benchmarks: Benchmarks | None = None,
         caps: GpuCaps | None = None,
         targets: Targets | None = None,
+        crds: ServedCrds | None = None,
         tokens: TokenProbe | None = None,
     ) -> None:
         self._cluster = cluster
         self._caps = caps or GpuCaps()
         self._targets = targets
+        self._crds = crds
         self._tokens = tokens or TokenProbe(monotonic=monotonic)
         self._metrics = metrics
         self._actuator = actuator
@@ -138,6 +141,7 @@ class Loop:
             services = found.parts
             benchmarks = self._cluster.benchmarks() if self._benchmarks else ()
             measured = self._benchmarks.results(benchmarks) if self._benchmarks else {}
+            lost = self._crds.lost_fields(services, benchmarks) if self._crds else {}
         with self._phase("metrics"):
             requests = [_request(part) for part in services]
             urls = {part.spec.key: dict(part.urls) for part in services}
@@ -145,7 +149,7 @@ class Loop:
             restored = self._restore.read(requests, now, any(map(_answered, traffic.values())))
             held = await self._activators.look([part.spec.key for part in services if _may_be_held(part)])
         with self._phase("decide"):
-            snapshot = self._picture(found, traffic, restored, held, measured, now)
+            snapshot = self._picture(found, traffic, restored, held, measured, lost, now)
             failed: dict[ServiceKey, Exception] = {}
             contexts: dict[ServiceKey, policy.FleetContext] = {}
             # On a thread: meanwhile the event loop renews the lease, reads watches and runs slow queries.
@@ -196,6 +200,7 @@ class Loop:
         restored: Restored,
         held: Mapping[ServiceKey, Activator],
         measured: Mapping[str, Sequence[Measured]],
+        lost: Mapping[ServiceKey, tuple[str, ...]],
         now: float,
     ) -> Snapshot:
         pictured = tuple(
@@ -213,6 +218,7 @@ class Loop:
                 ended=part.ended,
                 missing_history=restored.missing.get(part.spec.key),
                 set_back=self._actuator.set_back(part),
+                lost_fields=lost.get(part.spec.key, ()),
             )
             for part in found.parts
         )

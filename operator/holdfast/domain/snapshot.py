@@ -38,6 +38,7 @@ class ServiceSnapshot:
     if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
     `born_at` is its creation time, None if unknown. `set_back`: accelerators whose size somebody else is seen to have
     changed since Holdfast wrote it, each told once a write; None where nobody recorded what was written.
+    `lost_fields`: paths of fields of the applied manifest that the API server dropped, because its CRD lacks them.
     """
 
     spec: ServiceSpec
@@ -53,6 +54,7 @@ class ServiceSnapshot:
     ended: tuple[Replica, ...] = ()
     missing_history: MissingHistory | None = None
     set_back: tuple[str, ...] | None = None
+    lost_fields: tuple[str, ...] = ()
 
     @property
     def awaits_history(self) -> bool:

@@ -1,10 +1,13 @@
-"""Whether the manifest that somebody applied sets the pinned size of an LLMService. Pure."""
+"""What the manifest that somebody applied says, next to what the API server stored of it. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from holdfast.api.crd import Definition
+from holdfast.api.crd_fields import unstored_fields
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _HELM = "helm"
@@ -36,14 +39,28 @@ def applier_without_pin(body: Object) -> str:
     return max(manifests, key=lambda each: each.time).applier
 
 
+def fields_not_stored(body: Object, of: Definition) -> tuple[str, ...]:
+    """Return the paths of fields in the spec of the last client-side apply that the stored object lacks.
+
+    Empty for an object without that annotation, such as one of a server-side apply: nothing is known of it.
+    """
+    manifest = _last_applied(_mapping(body.get("metadata")))
+    return () if manifest is None else unstored_fields({"spec": manifest.get("spec")}, {"spec": body.get("spec")}, of)
+
+
 def _by_kubectl(meta: Object, pinned: object) -> Iterator[_Manifest]:
     """The manifest of the last client-side apply; it may set another size than the pinned one."""
+    if (manifest := _last_applied(meta)) is not None:
+        yield _Manifest("", "kubectl apply", _mapping(manifest.get("spec")).get("replicas") == pinned)
+
+
+def _last_applied(meta: Object) -> Object | None:
+    """The manifest of the last client-side apply; None without a readable one."""
     try:
         manifest = json.loads(_mapping(meta.get("annotations")).get(LAST_APPLIED) or "null")
     except (TypeError, ValueError, RecursionError):
-        return
-    if isinstance(manifest, Mapping):
-        yield _Manifest("", "kubectl apply", _mapping(manifest.get("spec")).get("replicas") == pinned)
+        return None
+    return manifest if isinstance(manifest, Mapping) else None
 
 
 def _by_field_managers(meta: Object) -> Iterator[_Manifest]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from holdfast.api.benchmark_status import BenchmarkEngines
+from holdfast.api.crd import LLMBENCHMARK
 from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark, Tune
 from holdfast.api.objectives import Objectives
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Measured, Phase, Remembered
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey, Slo
+from holdfast.observe.applied import fields_not_stored
 from holdfast.observe.failure_words import end_of
 from holdfast.observe.mapping import epoch, last_words
 from holdfast.render.benchmark import CONTAINER, run_of
@@ -39,7 +41,10 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One LLMBenchmark. If `declared` is None it could not be parsed, and `problem` says why."""
+    """One LLMBenchmark. If `declared` is None it could not be parsed, and `problem` says why.
+
+    `not_stored`: fields of the applied manifest that the stored object lacks (see `applied`).
+    """
 
     key: ServiceKey
     uid: str
@@ -49,6 +54,7 @@ class Benchmark:
     run: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
+    not_stored: tuple[str, ...] = ()
 
 
 def benchmark_from_object(body: Object) -> Benchmark | None:
@@ -70,6 +76,7 @@ def benchmark_from_object(body: Object) -> Benchmark | None:
         run="" if declared is None else run_of(declared),
         status=_plain(body.get("status") or {}),
         problem=problem,
+        not_stored=fields_not_stored(body, LLMBENCHMARK),
     )
 
 

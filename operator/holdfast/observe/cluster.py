@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import kopf
 
 from holdfast.api import llmbenchmark
+from holdfast.api.crd import LLMSERVICE
 from holdfast.api.images import with_copies
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION, InvalidLLMService, LLMService
 from holdfast.api.privileges import refused_privileges
@@ -23,7 +24,7 @@ from holdfast.domain.cluster import Adoption, ClusterProblem, NodeOffer, Placeme
 from holdfast.domain.service import ServiceKey, ServiceSpec, key_of
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe import body_pruning, mapping
-from holdfast.observe.applied import applier_without_pin
+from holdfast.observe.applied import applier_without_pin, fields_not_stored
 from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
 from holdfast.observe.device_resources import DeviceResources
 from holdfast.observe.ended import ended_from_pod, newest
@@ -121,6 +122,7 @@ class ServiceParts:
     `limits` are the limits in its ConfigMap, by accelerator. `born` is the creation time of the service (RFC 3339).
     `adoption`: the Deployment that it sizes as it is; a service with a target has nothing else (see `adoption`).
     `urls`: where the API servers of its pods listen, by the pods' names.
+    `not_stored`: fields of the applied manifest that the stored object lacks (see `applied`).
     """
 
     service: LLMService
@@ -136,6 +138,7 @@ class ServiceParts:
     ended: tuple[Replica, ...] = ()
     adoption: Adoption | None = None
     urls: tuple[tuple[str, str], ...] = ()
+    not_stored: tuple[str, ...] = ()
 
     @property
     def selector(self) -> str:
@@ -176,7 +179,9 @@ _OWNED = {
     "ServiceAccount": ("", "v1", "serviceaccounts"),
 }
 
-Declared = tuple[LLMService, ServiceSpec, str]
+Declared = tuple[LLMService, ServiceSpec, str, tuple[str, ...]]
+"""A service, what decisions see of it, `ServiceParts.born` and `ServiceParts.not_stored`."""
+
 LimitsByAccelerator = tuple[tuple[str, Limits], ...]
 
 
@@ -287,7 +292,8 @@ class ClusterView:
             return {key: Invalid(key, service.metadata.generation, message, service.status, service.metadata.uid)}
         try:
             spec = to_spec(service, limit_of(self._max_priorities, key.namespace), applier_without_pin(body))
-            return {key: (service, spec, str(meta.get("creationTimestamp") or ""))}
+            born = str(meta.get("creationTimestamp") or "")
+            return {key: (service, spec, born, fields_not_stored(body, LLMSERVICE))}
         except Exception as error:  # otherwise the index would lack the service, and no condition would say why
             _LOG.exception("%s: processing the spec failed", key)
             return {key: Invalid.undecidable(service, error)}
@@ -315,10 +321,11 @@ class ClusterView:
         before = self._made.get(key)
         if before is not None and before[0] == shown:
             return before[1]
-        self._made[key] = (shown, made := self._make(*declared, shown))
+        self._made[key] = (shown, made := self._make(declared, shown))
         return made
 
-    def _make(self, service: LLMService, spec: ServiceSpec, born: str, shown: _Shown) -> ServiceParts:
+    def _make(self, declared: Declared, shown: _Shown) -> ServiceParts:
+        service, spec, born, not_stored = declared
         deployed = tuple(item for item in shown.deployments if _is_ours(item, spec))
         live = [*shown.live, *(item.live for item in shown.deployments if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
@@ -336,6 +343,7 @@ class ClusterView:
             limits=shown.limits,
             born=born,
             ended=shown.ended,
+            not_stored=not_stored,
         )
 
     def invalid(self) -> tuple[Invalid, ...]:

@@ -61,6 +61,10 @@ class Telemetry:
             ["namespace", "service", "action", "reason"], registry=self.registry,
         )  # fmt: skip
         self._errors = Counter("holdfast_errors", "Number of failures by phase.", ["phase"], registry=self.registry)
+        self._crd_fields = Gauge(
+            "holdfast_crd_missing_fields", "Fields that the CRD in the cluster lacks, and this version has.",
+            ["crd"], registry=self.registry,
+        )  # fmt: skip
         self.refusals = refusals.counter(self.registry, "holdfast")
 
     def leading(self, value: bool) -> None:
@@ -75,6 +79,9 @@ class Telemetry:
 
     def error(self, phase: str) -> None:
         self._errors.labels(phase).inc()
+
+    def missing_fields(self, crd: str, count: int) -> None:
+        self._crd_fields.labels(crd).set(count)
 
     def pictured(
         self,

@@ -31,6 +31,7 @@ from holdfast.control.actuator import Actuator
 from holdfast.control.benchmarks import Benchmarks
 from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
 from holdfast.control.loop import Loop
+from holdfast.control.served_crds import ServedCrds
 from holdfast.control.targets import Targets
 from holdfast.domain.snapshot import Timing
 from holdfast.observe import cluster as observed
@@ -137,6 +138,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             activators=activators,
             benchmarks=Benchmarks(api, render_settings, telemetry, may_write=lambda: elector.leading),
             targets=Targets(WhileLeading(api, lambda: elector.leading)),
+            crds=ServedCrds(api, telemetry, time.monotonic),
         )
         async with (
             asyncio.TaskGroup() as tasks,

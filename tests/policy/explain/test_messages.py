@@ -731,6 +731,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "up, schedule": (verdict, view(scheduled=OPEN, **needing(6), **load(4.0))),
     "up, schedule to come": (verdict, view(scheduled=ASKED, **needing(6), **load(4.0))),
     "ScalingActive, schedule": (condition("ScalingActive"), view(group=running(6), scheduled=OPEN, **needing(6))),
+    "Stalled, fields dropped": (
+        STALLED,
+        view(service=replace(ServiceView(CHAT).snapshot(), lost_fields=("spec.accelerators[].spot", "spec.slo.e2e"))),
+    ),
     "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
     "down, idle": (verdict, resting(group=running(1), seen=QUIET)),
     "hold, asleep": (verdict, resting()),

@@ -433,6 +433,8 @@ def _stalled(view: View) -> Told:
         lacking = backoff.reason is Reason.INSUFFICIENT_GPUS
         reason = _shortage(view, backoff.accelerator) if lacking else backoff.reason
         return True, reason, f"{backoff.accelerator}: {backoff.detail}"
+    if lost := view.service.lost_fields:
+        return True, Reason.CRD_TOO_OLD, messages.lost_fields(lost)
     if unknown := unknown_timezone(view.spec.schedules):
         return True, Reason.TIMEZONE_UNKNOWN, unknown
     return False, Reason.STEADY, "nothing is stalled"

@@ -29,6 +29,9 @@ SYMPTOMS = {
 }
 """What is true of one sick replica, and of several, the worst symptom first."""
 
+MOST_PATHS = 10
+UPDATE_CRDS = "Update the CRDs (`holdfast crd | kubectl apply -f -`, with holdfast of the operator's version)"
+
 
 def describe(view: View, sizes: Sizes) -> str:
     """Say what is expected, what a replica carries, what follows, and what bounded it."""
@@ -323,6 +326,13 @@ def _doubt(view: View, sizes: Sizes) -> str:
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM, Reason.POD_ENDED})
+
+
+def lost_fields(paths: Sequence[str]) -> str:
+    """Say that the API server dropped fields of the applied manifest, and how to get them back."""
+    told = f"{counted(len(paths), 'field', 'has', 'have')} no effect: {some_of(paths, MOST_PATHS)}"
+    why = "the API server dropped them from the applied manifest, because its CRD is older than the operator"
+    return f"{told}; {why}. {UPDATE_CRDS}, then apply the manifest again"
 
 
 def reason_for(view: View, sizes: Sizes) -> Reason:
