@@ -331,7 +331,8 @@ HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.
 def lost_fields(paths: Sequence[str]) -> str:
     """Say that the API server dropped fields of the applied manifest, and how to get them back."""
     told = f"{counted(len(paths), 'field', 'has', 'have')} no effect: {some_of(paths, MOST_PATHS)}"
-    why = "the API server dropped them from the applied manifest, because its CRD is older than the operator"
+    which = "it" if len(paths) == 1 else "them"
+    why = f"the API server dropped {which} from the applied manifest, because its CRD is older than the operator"
     return f"{told}; {why}. {UPDATE_CRDS}, then apply the manifest again"
 
 
