@@ -57,7 +57,7 @@ class ServedCrds:
         A service that lost none is left out. Every loss is logged once, those of benchmarks too.
         """
         if self._due_at <= self._monotonic() and (self._reading is None or self._reading.done()):
-            self._reading = asyncio.create_task(self.read())
+            self._reading = asyncio.create_task(self._read())
         lost = self._lost(LLMSERVICE, ((part.spec.key, part.not_stored) for part in services))
         self._tell(lost, self._lost(LLMBENCHMARK, ((each.key, each.not_stored) for each in benchmarks)))
         return lost
@@ -77,7 +77,7 @@ class ServedCrds:
             _LOG.warning("%s %s: %s: %s", kind, key, Reason.CRD_TOO_OLD, lost_fields(paths))
         self._told = now
 
-    async def read(self) -> None:
+    async def _read(self) -> None:
         """Read and compare once."""
         failure = await self._compare()
         if failure and failure != self._failure:
@@ -106,7 +106,7 @@ class ServedCrds:
         before = self._missing.get(name, ())
         if missing and missing != before:
             lacks = f"lacks {counted(len(missing), 'field')} of the operator's version ({some_of(missing, MOST_PATHS)})"
-            dropped = "the API server drops them from manifests"
+            dropped = "the API server does not store them"
             _LOG.warning("%s: CRD %s %s; %s. %s", Reason.CRD_TOO_OLD, name, lacks, dropped, UPDATE_CRDS)
         elif before and not missing:
             _LOG.info("CRD %s has all fields of the operator's version again", name)
