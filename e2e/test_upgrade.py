@@ -1,4 +1,4 @@
-"""From an older chart to the present one while engines serve; then what the chart says of itself, `helm test`.
+"""From an older chart to the present one while engines serve; then `helm test`, and a CRD that was left behind.
 
 The operator is the present one before and after: its older image cannot be built here. The chart, the CRDs and the
 rights are those of commit 67a7e69 at first.
