@@ -61,13 +61,14 @@ def files() -> tuple[Path, ...]:
 
 
 @cache
-def paths() -> frozenset[str]:
-    """The path of every file and folder, and every end of such a path."""
-    found = set()
+def ends() -> dict[str, tuple[Path, ...]]:
+    """Files by each end of their path."""
+    found: dict[str, list[Path]] = {}
     for file in files():
         parts = file.relative_to(ROOT).parts
-        found |= {"/".join(parts[start:]) for start in range(len(parts))}
-    return frozenset(found)
+        for start in range(len(parts)):
+            found.setdefault("/".join(parts[start:]), []).append(file)
+    return {end: tuple(each) for end, each in found.items()}
 
 
 @cache
@@ -337,9 +338,8 @@ def test_files_that_are_named_exist() -> None:
             path, anchor = match[1].removeprefix("./"), match[2]
             if not _is_ours_to_keep(path):
                 continue
-            named = [file for file in files() if f"/{path}" in f"/{file.relative_to(ROOT).as_posix()}"]
             beside = text.file.parent / path
-            named += [beside.resolve()] if beside.exists() else []
+            named = [*ends().get(path, ()), *([beside.resolve()] if beside.exists() else [])]
             if not named or (anchor and not any(anchor in anchors(page) for page in named)):
                 broken.append(f"{text.at(match.start())} {match[0]}")
     assert not broken, "\n".join(broken)
