@@ -36,14 +36,24 @@ KIND = EngineSpec(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 20
 LENGTHS = LengthPairs(np.full(10, 600), np.full(10, 100))
 
 
+FIXED = {"batching": {"mode": "Fixed", "maxNumSeqs": 1024, "maxNumBatchedTokens": 8192}}
+"""In a spec: an H100's default limits alone are simulated. Without it they are the first offer of several."""
+
+
 def _manifest(
-    folder: Path, tpot: str = "50ms", name: str = "h100", ttft: str = "1s", uri: str = "meta-llama/Llama-3.1-8B"
+    folder: Path,
+    tpot: str = "50ms",
+    name: str = "h100",
+    ttft: str = "1s",
+    uri: str = "meta-llama/Llama-3.1-8B",
+    **more: Any,
 ) -> Path:
     path = folder / "service.yaml"
     spec = {
         "model": {"uri": uri},
         "slo": {"ttft": ttft, "tpot": tpot, "objective": "95%"},
         "accelerators": [{"name": name, "costPerHour": 3.0}],
+        **more,
     }
     path.write_text(yaml.safe_dump({"metadata": {"name": "chat"}, "spec": spec}))
     return path
@@ -136,7 +146,7 @@ def test_a_replica_of_several_engines_carries_as_much_as_they_do(
     words = ["plan", "-f", str(_manifest(tmp_path)), "--rate", "90", "--prompt-tokens", "500", "--output-tokens", "50"]
     offers = []
     for ways in ({}, {"parallelism": {"data": 2}}):
-        body = yaml.safe_load(_manifest(tmp_path).read_text())
+        body = yaml.safe_load(_manifest(tmp_path, **FIXED).read_text())
         body["spec"]["accelerators"][0].update(ways)
         (tmp_path / "service.yaml").write_text(yaml.safe_dump(body))
         assert main([*words, "--json"]) == 0
@@ -148,8 +158,10 @@ def test_a_replica_of_several_engines_carries_as_much_as_they_do(
     assert double["front"][0]["gpus"] == 2 * double["front"][0]["replicas"]
 
 
-def _planned(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, tpot: str = "50ms") -> list[dict[str, Any]]:
-    main(["plan", "-f", str(_manifest(folder, tpot)), *words, "--json"])
+def _planned(
+    folder: Path, capsys: pytest.CaptureFixture[str], *words: str, tpot: str = "50ms", **more: Any
+) -> list[dict[str, Any]]:
+    main(["plan", "-f", str(_manifest(folder, tpot, **more)), *words, "--json"])
     offers: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["offers"]
     return offers
 
@@ -168,7 +180,7 @@ def test_objectives_do_not_move_saturation_but_where_a_replica_is_best_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--rate", "30", "--prompt-tokens", "500", "--output-tokens", "50")
-    loose, tight = (_planned(tmp_path, capsys, *words, tpot=tpot)[0] for tpot in ("100ms", "10ms"))
+    loose, tight = (_planned(tmp_path, capsys, *words, tpot=tpot, **FIXED)[0] for tpot in ("100ms", "10ms"))
     assert tight["saturation_rps"] == loose["saturation_rps"]
     assert loose["operating_range_rps"] == pytest.approx([share * loose["saturation_rps"] for share in (0.5, 0.7)])
     assert tight["operating_range_rps"][1] == tight["simulated"]["rate_rps"] < loose["operating_range_rps"][0]
@@ -185,7 +197,7 @@ def _too_long(folder: Path, every: int) -> str:
 def test_requests_that_do_not_fit_the_memory_are_bad_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["plan", "-f", str(_manifest(tmp_path)), "--trace", _too_long(tmp_path, 50)]
+    words = ["plan", "-f", str(_manifest(tmp_path, **FIXED)), "--trace", _too_long(tmp_path, 50)]
     assert main(words) == 0
     assert (
         "h100: 2 % of these requests need more KV cache than the engine has; they are rejected and count as bad"
@@ -235,7 +247,7 @@ def test_who_gives_up_on_a_plan_does_not_wait_for_what_is_still_simulated() -> N
 def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{0.5 * number:.1f},300,30" for number in range(120)] + [f"{60 + 0.1 * n:.1f},300,30" for n in range(300)]
     (tmp_path / "trace.csv").write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *rows]))
-    assert main(["plan", "-f", str(_manifest(tmp_path)), "--trace", str(tmp_path / "trace.csv")]) == 0
+    assert main(["plan", "-f", str(_manifest(tmp_path, **FIXED)), "--trace", str(tmp_path / "trace.csv")]) == 0
     # Half a minute of each: 60 and 300 requests.
     assert "6 req/s of meta-llama/Llama-3.1-8B" in capsys.readouterr().out
 
@@ -244,12 +256,12 @@ def test_a_plan_from_a_trace_is_for_its_busiest_minute(tmp_path: Path, capsys: p
 def test_an_impossible_objective_is_told_with_what_would_be_possible(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = _manifest(tmp_path, tpot="1ms")
+    path = _manifest(tmp_path, tpot="1ms", **FIXED)
     assert main(["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]) == 1
     told = next(line for line in capsys.readouterr().out.splitlines() if "cannot be met" in line)
     possible = re.search(r"possible for 95 % of these requests: ttft: (\d+)ms, tpot: ([\d.]+)ms$", told)
     assert possible
-    kept = _manifest(tmp_path, tpot=f"{possible[2]}ms", ttft=f"{possible[1]}ms")
+    kept = _manifest(tmp_path, tpot=f"{possible[2]}ms", ttft=f"{possible[1]}ms", **FIXED)
     words = ["plan", "-f", str(kept), "--rate", "0.01", "--prompt-tokens", "500", "--output-tokens", "50"]
     assert main(words) == 0
 
@@ -416,7 +428,7 @@ def test_a_fleet_too_large_to_be_played_is_sized_all_the_same(
 ) -> None:
     words = ["--rate", "100000", "--prompt-tokens", "500", "--output-tokens", "50", "--json"]
     # The spec allows ten.
-    assert main(["plan", "-f", str(_manifest(tmp_path)), *words]) == 1
+    assert main(["plan", "-f", str(_manifest(tmp_path, **FIXED)), *words]) == 1
     offer = json.loads(capsys.readouterr().out)["offers"][0]
     assert offer["replicas"] > 100
     assert offer["most_replicas"] == 10

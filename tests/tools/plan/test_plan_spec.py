@@ -22,6 +22,8 @@ from holdfast.twin.traces import LONGEST_LINE, read_trace
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
 SMALL = ("--prompt-tokens", "200", "--output-tokens", "20")
+FIXED = {"mode": "Fixed", "maxNumSeqs": 256, "maxNumBatchedTokens": 2048}
+"""As `batching`: these limits alone are simulated."""
 
 
 def manifest(folder: Path, accelerator: dict[str, Any] | None = None, **spec: Any) -> Path:
@@ -131,7 +133,7 @@ def test_fixed_batching_is_the_only_choice(tmp_path: Path, capsys: pytest.Captur
 def test_a_size_that_the_spec_forbids_is_no_answer_and_says_which_field_does(
     accelerator: dict[str, Any], spec: dict[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = manifest(tmp_path, accelerator, **spec)
+    path = manifest(tmp_path, accelerator, batching=FIXED, **spec)
     assert main(["plan", "-f", str(path), "--rate", "200", *SMALL]) == 1
     assert f"replicas are needed, but {field}; raise it" in capsys.readouterr().out
 
@@ -143,13 +145,14 @@ def spot_and(regular: str, **of_regular: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_regular_replicas_beside_spot_are_kept_and_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = manifest(tmp_path, accelerators=spot_and("h100"), scaling={"max": 20, "minOnDemand": 2})
+    spec = {"accelerators": spot_and("h100"), "scaling": {"max": 20, "minOnDemand": 2}}
+    path = manifest(tmp_path, **spec)
     _, found = planned(path, capsys, "--rate", "1", *SMALL)
     assert {(offer["accelerator"], offer["replicas"], offer["cost_per_hour"]) for offer in found["offers"]} == {
         ("h100-spot", 2, 6.0),
         ("h100", 2, 6.0),
     }
-    assert main(["plan", "-f", str(path), "--rate", "1", *SMALL]) == 0
+    assert main(["plan", "-f", str(manifest(tmp_path, batching=FIXED, **spec)), "--rate", "1", *SMALL]) == 0
     told = capsys.readouterr().out
     assert "h100-spot: 2 replicas are on h100 (scaling.minOnDemand); the price includes both" in told
     assert "h100: the load alone needs 1, the spec requires 2" in told
@@ -170,7 +173,8 @@ def test_spot_that_the_spec_forbids_is_no_answer(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = manifest(tmp_path, accelerators=accelerators, scaling={"max": 20, "minOnDemand": 2}, budget=budget)
+    scaling = {"max": 20, "minOnDemand": 2}
+    path = manifest(tmp_path, accelerators=accelerators, scaling=scaling, budget=budget, batching=FIXED)
     assert main(["plan", "-f", str(path), "--rate", "600", *SMALL]) == 1
     assert told in capsys.readouterr().out
 
@@ -281,11 +285,12 @@ OPTIONS = ("--model=Qwen/Qwen3-8B", "--ttft=500ms", "--tpot=50ms")
 
 
 def test_a_plan_needs_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *OPTIONS, "--accelerator=h100", "--accelerator=l40s:2", "--objective=95%", *LOAD]) == 0
+    words = [*OPTIONS, "--accelerator=h100", "--accelerator=l40s:2", "--objective=95%", "--rate=5", *SMALL, "--json"]
+    assert main(["plan", *words]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert {offer["accelerator"] for offer in planned["offers"]} == {"h100", "l40s"}
     assert planned["objective"] == 0.95
-    assert planned["load"] == "500 prompt and 100 output tokens on average"
+    assert planned["load"] == "200 prompt and 20 output tokens on average"
 
 
 @pytest.mark.parametrize(
