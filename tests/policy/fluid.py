@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,13 @@ class FluidCluster:
             for _ in range(round(self.tick)):
                 self._second()
         return self
+
+    def fork(self) -> FluidCluster:
+        """Return another cluster that goes on from here on its own."""
+        found = copy.copy(self)
+        found.random, found.pods = copy.copy(self.random), [replace(pod) for pod in self.pods]
+        found.size, found.seconds, found.decisions = dict(self.size), list(self.seconds), list(self.decisions)
+        return found
 
     def restart_operator(self, remembered: bool = False, history_after: float = 0.0) -> None:
         """Forget everything; `remembered`: status tells of the time before, and Prometheus so many seconds later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -20,9 +21,19 @@ STALLED, CAPACITY = ConditionType.STALLED, ConditionType.CAPACITY_AVAILABLE
 MANY = service("chat").with_replicas_between(1, 100)
 
 
-def loaded(slack: float, builder: ServiceBuilder = MANY) -> FluidCluster:
+def run(slack: float, builder: ServiceBuilder) -> FluidCluster:
     """A service whose replicas carry `slack` / 1.25 times what the engine model says; it has learned that."""
     return FluidCluster(builder, lambda second: 120.0, {"h100": 4.0}, slack=slack).run(HOURS)
+
+
+@cache
+def _learned(slack: float) -> FluidCluster:
+    return run(slack, MANY)
+
+
+def loaded(slack: float) -> FluidCluster:
+    """The same for each test, to go on from."""
+    return _learned(slack).fork()
 
 
 def reconciling(decision: Decision) -> tuple[bool | None, str]:
@@ -85,7 +96,7 @@ def test_another_object_of_the_same_name_has_learned_nothing() -> None:
 
 
 def test_at_its_maximum_a_service_finds_out_that_fewer_replicas_do() -> None:
-    bounded, free = (loaded(1.5, service("chat").with_replicas_between(1, most)) for most in (30, 100))
+    bounded, free = (run(1.5, service("chat").with_replicas_between(1, most)) for most in (30, 100))
     assert bounded.run(4 * 3600).replicas() <= free.run(4 * 3600).replicas() < 30
     headroom = bounded.last().explanation.quantile
     assert headroom is not None

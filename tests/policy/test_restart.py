@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,18 @@ from holdfast.policy.memory import Memory
 from tests.builders import NOW, service, traffic
 from tests.policy.fluid import FluidCluster
 
-EVER_GOOD = dict(rate=lambda second: 40.0, rates={"h100": 4.0}, slack=1.9)
 BURSTS = dict(rate=lambda second: 30.0 if second % 240 < 25 else 2.0, rates={"h100": 4.0})
+
+
+@cache
+def _learned(slack: float, hours: int) -> FluidCluster:
+    chat = service("chat").with_replicas_between(1, 40)
+    return FluidCluster(chat, lambda second: 40.0, {"h100": 4.0}, slack=slack).run(hours * 3600)
 
 
 def after_four_hours() -> FluidCluster:
     """Replicas carry more than the engine model says, and it was learned: there are fewer than the model asks for."""
-    return FluidCluster(service("chat").with_replicas_between(1, 40), **EVER_GOOD).run(4 * 3600)
+    return _learned(1.9, 4).fork()
 
 
 def test_what_was_learned_of_replicas_survives_so_that_no_size_moves() -> None:
@@ -58,7 +63,8 @@ def test_what_status_tells_of_another_spec_is_not_relied_on() -> None:
 
 @pytest.mark.parametrize("seconds", [1290, 1350, 1410])
 def test_bursts_that_come_back_find_replicas_after_a_restart(seconds: int) -> None:
-    kept, lost = (FluidCluster(service("chat").with_replicas_between(1, 20), **BURSTS).run(seconds) for _ in range(2))
+    kept = FluidCluster(service("chat").with_replicas_between(1, 20), **BURSTS).run(seconds)
+    lost = kept.fork()
     kept.restart_operator(remembered=True)
     lost.restart_operator()
     assert kept.run(600).attainment(seconds, seconds + 600) >= 0.99
@@ -73,12 +79,12 @@ def test_the_headroom_goes_on_within_its_bounds(quantile: float | None) -> None:
 
 
 @pytest.mark.parametrize("ticks", [1, 4, 12])
-@pytest.mark.parametrize("load", [EVER_GOOD, {**EVER_GOOD, "slack": 1.0}])
+@pytest.mark.parametrize("slack", [1.9, 1.0])
 def test_a_history_that_comes_late_moves_no_size_and_then_decides_as_if_it_had_been_there(
-    load: dict[str, Any], ticks: int
+    slack: float, ticks: int
 ) -> None:
     """Two operators look at one fleet: one has the history in its first tick, the other one some ticks later."""
-    fleet = FluidCluster(service("chat").with_replicas_between(1, 40), **load).run(2 * 3600)
+    fleet = _learned(slack, 2).fork()
     fleet.restart_operator(remembered=True)
     memory = Memory()
     for tick in range(40):
