@@ -232,10 +232,10 @@ class View:
 
         One that still serves stays while other replicas have no room for its load: they would answer late as well.
         """
-        group, waiting = self.group, len(self._before_ailing)
+        group = self.group
         if not group.ailing or self._moving:
             return 0
-        least = self.least.replicas
+        least, waiting = self.least.replicas, len(self._before_ailing)
         has_room = group.baseline < self.chosen.most and not waiting and self.allocation is None
         if self.supply.sick.serve and has_room and len(group.ready) < max(self.chosen.replicas, least):
             return 0
@@ -258,8 +258,9 @@ class View:
     @property
     def successors(self) -> int:
         """Replicas to start before a going one is removed: one at a time, and none where no GPU was found."""
-        stay = len(self.group.ready) - len(self.going)
-        return int(bool(self.going) and stay < self._enough and not self.in_backoff(self.chosen.name))
+        going = len(self.going)
+        stay = len(self.group.ready) - going
+        return int(going > 0 and stay < self._enough and not self.in_backoff(self.chosen.name))
 
     @property
     def going_to_let_go(self) -> int:

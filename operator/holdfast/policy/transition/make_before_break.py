@@ -43,15 +43,21 @@ class Migration:
         return Counter({group.accelerator: len(group.ready) for group in self.targets})
 
     @property
+    def serving_targets(self) -> int:
+        """Targets that serve, of all accelerators."""
+        return sum([len(group.ready) for group in self.targets])
+
+    @property
     def lacking(self) -> int:
         """Targets that are needed and do not serve yet."""
-        return max(0, sum(self.needed.values()) - sum(self.serving.values()))
+        return max(0, sum(self.needed.values()) - self.serving_targets)
 
     @property
     def in_turn(self) -> list[str]:
         """The accelerators that lack targets, in the order in which these start: first where none fails to."""
         failing = {group.accelerator for group in self.targets if group.useless}
-        lacking = [name for name, count in self.goal.items() if count > self.serving[name]]
+        serving = self.serving
+        lacking = [name for name, count in self.goal.items() if count > serving[name]]
         return sorted(lacking, key=lambda name: (name in self.unavailable, name in failing, name not in self.needed))
 
     @property
@@ -66,7 +72,7 @@ class Migration:
     def served_with(self, kept: Mapping[str, int]) -> int:
         """Return the replicas that serve if so many sources stay."""
         sources = sum(min(kept[group.accelerator], len(group.ready)) for group in self.sources)
-        return sum(self.serving.values()) + sources
+        return self.serving_targets + sources
 
     def on_demand_with(self, kept: Mapping[str, int]) -> int:
         """Return how many of these are not on spot nodes."""
@@ -127,7 +133,8 @@ def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
     allowed = _for_the_first(migration, kept)
     goal, sizes = Counter(migration.goal), Counter(kept) + (migration.serving & Counter(migration.goal))
     requested = goal & Counter({group.accelerator: group.size for group in migration.targets})
-    order = [*migration.in_turn, *(name for name in goal if name not in migration.in_turn)]
+    first = migration.in_turn
+    order = [*first, *(name for name in goal if name not in first)]
     for most in (requested, goal):
         for name in order:
             more = most[name] + kept.get(name, 0) - sizes[name]
@@ -138,7 +145,7 @@ def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
 def _for_the_first(migration: Migration, kept: Mapping[str, int]) -> Allowance:
     """The budget pays for the first target beside the last replica that serves, as long as one can be had."""
     allowed, names = migration.allowance, [name for name in migration.in_turn if name not in migration.unavailable]
-    last = migration.served_with(kept) == 1 and not sum(migration.serving.values())
+    last = migration.served_with(kept) == 1 and not migration.serving_targets
     if allowed.dollars_per_hour is None or not migration.lacking or not names or not last:
         return allowed
     first = min(allowed.price(name) for name in names)
