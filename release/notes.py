@@ -62,7 +62,7 @@ helm upgrade --install holdfast oci://{home}/charts/holdfast --version {version}
 Or try it without a GPU, in a plain cluster with two CPUs; the engines are emulated:
 
 ```sh
-helm install holdfast oci://{home}/charts/holdfast --version {version} \\
+helm upgrade --install holdfast oci://{home}/charts/holdfast --version {version} \\
   --namespace holdfast-system --create-namespace --wait --values no-gpu-values.yaml
 kubectl apply --filename no-gpu-trial.yaml
 ```

@@ -178,13 +178,13 @@ def build_image(
 
 
 def write_archive(target: Path, reference: str, image: Image, left_out: Sequence[Layer] = ()) -> Path:
-    """Write one image as an OCI archive named `reference`.
+    """Write one image as an archive named `reference`: of OCI's form, and of Docker's, which `docker load` wants.
 
     Layers in `left_out` are part of the image but not of the archive: the importer must have them already.
     """
     names = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference}
-    entries = [*_layout({**_of_image(image), "annotations": names}), *_blobs(image, left_out)]
-    return _write_file(target, entries)
+    entries = [*_layout({**_of_image(image), "annotations": names}), _for_docker(reference, image)]
+    return _write_file(target, [*entries, *_blobs(image, left_out)])
 
 
 def write_index_archive(target: Path, name: str, images: Sequence[Image], annotations: Mapping[str, str]) -> Path:
@@ -224,6 +224,12 @@ def _layout(entry: Mapping[str, object]) -> list[Entry]:
         Entry("oci-layout", text='{"imageLayoutVersion":"1.0.0"}', mode=0o644),
         Entry("index.json", text=_json(index).decode(), mode=0o644),
     ]
+
+
+def _for_docker(reference: str, image: Image) -> Entry:
+    layers = [_blob_path(layer.digest) for layer in image.layers]
+    told = [{"Config": _blob_path(digest_of_bytes(image.config)), "RepoTags": [reference], "Layers": layers}]
+    return Entry("manifest.json", text=_json(told).decode(), mode=0o644)
 
 
 def _blobs(image: Image, left_out: Sequence[Layer] = ()) -> list[Entry]:

@@ -120,7 +120,7 @@ def operator_account(folder: Path) -> Path:
     """Make the account that the chart makes, and a kubeconfig for it: the audit log then tells its writes apart."""
     helm = ["helm", "template", "holdfast", str(REPOSITORY / "charts/holdfast"), "--namespace", NAMESPACE]
     shown = [f"--show-only=templates/{name}.yaml" for name in ("crd", "serviceaccount", "rbac")]
-    settings = ["--set=settings.prometheusUrl=http://127.0.0.1"]
+    settings = ["--set=settings.prometheusUrl=http://127.0.0.1,image.repository=holdfast.local/holdfast"]
     chart = subprocess.run([*helm, *shown, *settings], check=True, capture_output=True, text=True).stdout
     kubectl = Kubectl(NAMESPACE)
     namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

@@ -81,6 +81,19 @@ def holdfast_image() -> Image:
     return Image(HOLDFAST_IMAGE, archive)
 
 
+def trial_image() -> Image:
+    """The released image with all layers, tagged by its content: for a cluster that has none of them yet."""
+    with exclusive("images"):
+        image = project().image(project_version())
+        tag = image.digest.removeprefix("sha256:")[:12]
+        reference = f"holdfast.local/holdfast:{tag}"
+        archive = layer_folder() / f"trial-{tag}.tar"
+        if not archive.exists():
+            write_archive(archive, reference, image)
+            remove_old(archive, "trial-*.tar")
+    return Image(reference, archive)
+
+
 def program_images() -> list[Image]:
     """The images that are made of built programs."""
     return [pause_image(), prometheus_image()]

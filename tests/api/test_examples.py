@@ -27,6 +27,14 @@ def test_the_trial_is_a_service_and_a_load_of_one_image() -> None:
     assert images == {service["spec"]["engine"]["image"]}
 
 
+def test_the_load_of_the_trial_ends_once_and_well_whatever_it_measured() -> None:
+    _, load = yaml.safe_load_all((EXAMPLES / "no-gpu/trial.yaml").read_text())
+    pod = load["spec"]["template"]["spec"]
+    assert (load["kind"], load["spec"]["backoffLimit"], pod["restartPolicy"]) == ("Job", 0, "Never")
+    (bench,) = pod["containers"]
+    assert "--summary=/dev/termination-log" in bench["args"]  # its exit status is then 0, the objective missed or not
+
+
 def test_the_full_example_shows_every_field() -> None:
     spec = yaml.safe_load((EXAMPLES / "full.yaml").read_text())["spec"]
     schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -27,6 +27,8 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 NAMESPACE = "holdfast-system"
 URL = {"settings": {"prometheusUrl": "http://prometheus.monitoring:9090"}}
 TRIAL = {"prometheus": {"enabled": True}}
+REPOSITORY = "registry.example.com/team/holdfast"
+"""Where the image is, if a test says nothing else: the checkout's chart has a placeholder."""
 # Flags that make no sense in a pod, or that another value of the chart sets.
 NOT_IN_CHART = {"kubeconfig", "identity", "namespace"}
 
@@ -41,7 +43,9 @@ def _program(name: str, built: Path) -> str:
 def _helm(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     helm = _program("helm", HELM.program("helm"))
     command = [helm, *arguments, "--values", "-"]
-    return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=300)
+    given = {**(values or {})}
+    given["image"] = {"repository": REPOSITORY, **given.get("image", {})}
+    return subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=300)
 
 
 @functools.cache
@@ -102,7 +106,16 @@ def test_an_install_without_any_prometheus_is_refused_with_the_remedy() -> None:
     assert "prometheus.enabled=true" in message
 
 
-def test_one_value_is_enough_to_install() -> None:
+def test_the_placeholder_of_the_image_is_refused_with_what_to_do_in_a_checkout_and_elsewhere() -> None:
+    placeholder = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    assert yaml.safe_load((ROOT / "examples/no-gpu/values.yaml").read_text())["image"]["repository"] == placeholder
+    message = refusal({**URL, "image": {"repository": placeholder}})
+    assert "image.repository: REGISTRY/holdfast is a placeholder, and no cluster can pull it" in message
+    assert "run `make trial` and install with --values build/trial/values.yaml" in message
+    assert "`make release publish`" in message
+
+
+def test_one_value_and_an_image_are_enough_to_install() -> None:
     objects = render(URL)
     assert parsed_settings(objects).prometheus_url == "http://prometheus.monitoring:9090"
     assert kinds(objects) >= {"Deployment", "ServiceAccount", "PodDisruptionBudget", "CustomResourceDefinition"}

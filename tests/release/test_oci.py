@@ -54,6 +54,17 @@ def test_a_layer_left_out_is_still_part_of_the_image(tmp_path: Path) -> None:
     assert lower.digest not in blobs
 
 
+def test_docker_finds_name_settings_and_every_layer_in_the_same_archive(tmp_path: Path) -> None:
+    layers = [write_layer(tmp_path / name, [Entry(name, text=name)]) for name in ("lower", "upper")]
+    image = build_image("amd64", layers, ["/x"])
+    with tarfile.open(write_archive(tmp_path / "x.tar", "example.local/x:1", image)) as content:
+        [told] = json.loads(content.extractfile("manifest.json").read())
+        settings = json.loads(content.extractfile(told["Config"]).read())
+        unpacked = [gzip.decompress(content.extractfile(path).read()) for path in told["Layers"]]
+    assert told["RepoTags"] == ["example.local/x:1"]
+    assert settings["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(layer).hexdigest() for layer in unpacked]
+
+
 def test_an_archive_of_two_architectures_has_one_entry_from_which_every_blob_is_reached(tmp_path: Path) -> None:
     shared = write_layer(tmp_path / "shared", [Entry("shared", text="1")])
     images = [build_image(name, [shared], ["/x"]) for name in ("amd64", "arm64")]

@@ -190,7 +190,7 @@ def test_a_chart_without_addresses_names_none(tmp_path: Path) -> None:
     assert not {"home", "icon", "sources"} & set(about)
     assert about["annotations"]["artifacthub.io/prerelease"] == "true"
     assert "runbook_url" not in (folder / "files/monitoring/rules.yaml").read_text()
-    assert yaml.safe_load((folder / "values.yaml").read_text())["image"]["repository"] == "holdfast"
+    assert yaml.safe_load((folder / "values.yaml").read_text())["image"]["repository"] == "REGISTRY/holdfast"
 
 
 def test_helm_renders_the_packaged_chart_with_the_image_of_the_release(tmp_path: Path) -> None:

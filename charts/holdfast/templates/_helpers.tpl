@@ -34,6 +34,11 @@ app.kubernetes.io/component: operator
 {{- end }}
 
 {{- define "holdfast.image" -}}
+{{- if hasPrefix "REGISTRY/" .Values.image.repository -}}
+{{- $where := "in a checkout run `make trial` and install with --values build/trial/values.yaml" -}}
+{{- $registry := "or set image.repository to where `make release publish` put the image (docs/releases.md)" -}}
+{{- fail (printf "image.repository: %s is a placeholder, and no cluster can pull it; %s, %s" .Values.image.repository $where $registry) -}}
+{{- end -}}
 {{- include "holdfast.imageOf" (dict "image" .Values.image "version" .Chart.AppVersion) -}}
 {{- end }}
 
