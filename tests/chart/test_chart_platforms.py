@@ -216,3 +216,14 @@ def test_helms_test_runs_what_the_operator_runs_and_may_only_list_services() -> 
     for container in (*pod["initContainers"], *pod["containers"]):
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("page", ["kube-prometheus-stack", "air-gap"])
+def test_helm_takes_the_values_of_a_how_to_page(page: str) -> None:
+    text = (CHART.parents[1] / f"docs/howto/{page}.md").read_text()
+    (block,) = re.findall(r"^ *```yaml\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    values = yaml.safe_load(block)
+    told, settings = parsed_settings(render(values)), values["settings"]
+    assert told.prometheus_url == settings["prometheusUrl"]
+    assert told.engine_image == tuple(settings.get("engineImage", ()))
+    assert list(told.pod_monitor_label) == settings.get("podMonitorLabel", [])

@@ -114,7 +114,7 @@ def test_examples_in_files_are_valid(file: Path) -> None:
 
 def test_every_dependency_is_justified() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    wanted = project["dependencies"] + [each for extra in project["optional-dependencies"].values() for each in extra]
     page = (ROOT / "docs" / "dependencies.md").read_text()
     rows = " ".join(re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE))
     explained = set(re.split(r"[,\s]+", rows))
@@ -126,9 +126,15 @@ def test_every_dependency_is_pinned_and_no_index_is_named() -> None:
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.\-]+==[\w.!+]+", pin) for pin in pins)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    wanted = project["dependencies"] + [each for extra in project["optional-dependencies"].values() for each in extra]
     normal = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
     assert {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[]", line)[0]).lower() for line in wanted} <= normal
+
+
+def test_the_tutorial_begins_with_the_readmes_commands() -> None:
+    readme = fenced(ROOT / "README.md", "sh")[0].splitlines()
+    install, start = fenced(ROOT / "docs" / "tutorial.md", "sh")[:2]
+    assert readme == [*install.splitlines(), start.splitlines()[0]]
 
 
 def layers(text: str, separator: str) -> list[set[str]]:
