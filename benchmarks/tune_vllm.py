@@ -49,7 +49,7 @@ from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.tools.bench import definitions
 from holdfast.tools.bench.client import OwnGenerator
 from holdfast.tools.bench.definitions import GOOD
-from holdfast.tools.bench.load_generator import Endpoint, Load, Planned, PromptKind
+from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds, Load, Planned, PromptKind
 from holdfast.tools.tune.engine_port import TrialRequests
 from holdfast.tools.tune.limits import LimitsFile
 from holdfast.tools.tune.setting import Setting
@@ -208,7 +208,7 @@ class Rig:
     async def _sent(self, setting: Setting, load: Workload, first: int) -> tuple[float, float]:
         """Share of good requests from number `first` on, and seconds until all were answered."""
         endpoint = Endpoint(self.engine.url, MODEL, prompts=PromptKind.IDS)
-        bounds = definitions.LatencyBounds(SLO.ttft_seconds, SLO.tpot_seconds)
+        bounds = LatencyBounds(SLO.ttft_seconds, SLO.tpot_seconds)
         await LimitsFile(self.limits_file, endpoint, bounds).apply(setting)
         planned = [
             Planned(at, prompt, output)

@@ -18,8 +18,7 @@ from holdfast.cli.main import main
 from holdfast.enginemodel.host import Host
 from holdfast.tools.bench import workload
 from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.definitions import LatencyBounds
-from holdfast.tools.bench.load_generator import ArrivalRate, Endpoint, Generator, Load, Run
+from holdfast.tools.bench.load_generator import ArrivalRate, Endpoint, Generator, LatencyBounds, Load, LoadStep, Run
 from holdfast.tools.bench.results import Results, Spread, measure
 from holdfast.tools.bench.vllm import VllmGenerator
 from tests.emulator.emulator_builders import MODEL, engine
@@ -45,7 +44,7 @@ async def sent(generator: Generator, url: str) -> Run:
     planned = workload.endless(workload.fixed(RATE.prompt_tokens, RATE.output_tokens), 1, REQUESTS)
     if not isinstance(generator, VllmGenerator):
         lengths = workload.fixed(RATE.prompt_tokens, RATE.output_tokens)
-        steps = (workload.LoadStep(0.0, RATE.rps),)
+        steps = (LoadStep(0.0, RATE.rps),)
         planned = iter(workload.at_rate(steps, False, RATE.cv, 2 * REQUESTS / RATE.rps, lengths, 1)[:REQUESTS])
     load = Load(planned, REQUESTS, rate=RATE)
     return await generator.run(Endpoint(url, MODEL), load, lambda record: None)

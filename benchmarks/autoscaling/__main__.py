@@ -28,7 +28,7 @@ from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.twin.capacity import DRAWS
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 THREADS = 32
 """They only wait for the processes that simulate."""

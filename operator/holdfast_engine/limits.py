@@ -11,6 +11,8 @@ from holdfast_engine.rules import Limits, LimitsError, parse_limits
 
 # A changed annotation stands in its file after 0.2 s; looking more often than this would only cost.
 LOOK_SECONDS = 0.25
+SCHEDULER_CLASS = "holdfast_engine.scheduler.HoldfastScheduler"
+"""What `--scheduler-cls` of vLLM names to run the fast loop."""
 LIMITS_VARIABLE = "HOLDFAST_ENGINE_LIMITS"
 DEFAULT_LIMITS = "/etc/holdfast/pod/engine-limits:/etc/holdfast/limits/engine-limits"
 _LARGEST_BYTES = 65536

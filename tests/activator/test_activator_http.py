@@ -18,7 +18,8 @@ from yarl import URL
 
 from holdfast.activator import server as activator_server
 from holdfast.activator import upstream
-from holdfast.activator.server import WAITED_HEADER, ActivatorServer, Options, opened
+from holdfast.activator.options import Options
+from holdfast.activator.server import WAITED_HEADER, ActivatorServer, opened
 from holdfast.cli.main import build_parser
 from holdfast.domain.activator import SILENT, Activator, longer_than
 from holdfast.domain.service import ServiceKey

@@ -12,7 +12,8 @@ import sys
 import aiohttp
 import pytest
 
-from holdfast.cli.emulate import add_parser, parse_options, run
+from holdfast.cli.emulate import parse_options, run
+from holdfast.cli.parsers.emulate import add_parser
 from holdfast.emulator.options import BadOptions, EmulatorOptions, set_up
 from holdfast.enginemodel.host import SYNCHRONOUS, USUAL_FRONT_END, GraphMode, Host, usual_host
 
@@ -158,9 +159,8 @@ def test_defaults_are_vllms_for_the_accelerator() -> None:
 def test_help_names_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["emulate", "--help"])
     with pytest.raises(SystemExit) as exit_info:
-        parsed.run(parsed)
+        parser.parse_args(["emulate", "--help"])
     assert exit_info.value.code == 0
     assert "holdfast emulate --model Qwen/Qwen3-8B" in capsys.readouterr().out
 

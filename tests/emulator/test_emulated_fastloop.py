@@ -20,7 +20,7 @@ from benchmarks.fastloop_emulated import MODEL, SHARP, SHORT, Replica
 from holdfast.cli.emulate import parse_options
 from holdfast.emulator.engine import EmulatedEngine, Job
 from holdfast.emulator.families import cache_config
-from holdfast.emulator.fast_loop import SCHEDULER_CLASS, FastLoopMetrics, FastLoopScheduler
+from holdfast.emulator.fast_loop import FastLoopMetrics, FastLoopScheduler
 from holdfast.emulator.metrics import EngineMetrics
 from holdfast.emulator.options import BadOptions
 from holdfast.enginemodel.host import BUSY_FRONT_END
@@ -29,7 +29,7 @@ from holdfast.enginemodel.scheduler import RejectReason, SchedulerLimits, Sequen
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast_engine.arithmetic import Law
 from holdfast_engine.engine_info import INFO_LABELS, Identity
-from holdfast_engine.limits import DEFAULT_LIMITS, LimitsFiles
+from holdfast_engine.limits import DEFAULT_LIMITS, SCHEDULER_CLASS, LimitsFiles
 from holdfast_engine.metrics import EngineCollector
 from holdfast_engine.rules import Limits, Objectives, Overload
 from holdfast_engine.stats_fields import FIELDS

@@ -16,7 +16,7 @@ from holdfast.render.context import as_text
 from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
 from holdfast.render.tuning import LIMITS_FILE, LIMITS_VARIABLE, SERVICE_FILE, OwnEngine
-from holdfast.tools.tune import options
+from holdfast.tools.tune import goal
 from holdfast_engine import limits
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.scenes import FULL, MINIMAL, chat_h100, service
@@ -153,4 +153,4 @@ def test_the_command_line_understands_what_it_is_told(spec: dict[str, Any]) -> N
     assert str(parsed.summary) == "/dev/termination-log"
     assert parsed.time_limit == 1800.0, "of an hour, so that what was found is told before the run is ended"
     parsed.limits_file = parsed.limits_file.parents[2] / "limits"  # a folder that is here too
-    options.check(parsed)
+    goal.check(parsed)

@@ -15,7 +15,8 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.cli.simulate import data_folder
-from holdfast.twin.scenario import BadInput, Scenario, WorkloadFile
+from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenario import Scenario, WorkloadFile
 from holdfast.twin.traces import read_trace
 from holdfast.twin.workload import make_workload, renewals
 from tests.twin.twin_builders import scenario_file, small_scenario

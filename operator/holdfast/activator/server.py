@@ -9,16 +9,15 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
 
 import aiohttp
 from aiohttp import web
 from prometheus_client import generate_latest
-from yarl import URL
 
 from holdfast.activator.counts import FORWARDED, GONE, RequestCounts
+from holdfast.activator.options import Options
 from holdfast.activator.upstream import Gone, NotThere, Upstream, answer_headers
 from holdfast.listener import refusals
 from holdfast.listener.connections import Bounds
@@ -40,24 +39,6 @@ TOLD_SECONDS = 20.0
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PROBES = ("/health", "/ping")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`upstream` is the only address that is ever connected to.
-
-    `models` are told to who asks for them while no engine is there; none where that is nobody's business.
-    """
-
-    upstream: URL
-    models: tuple[str, ...] = ()
-    port: int = 8000
-    admin_port: int = 8081
-    host: str = "0.0.0.0"  # noqa: S104  # a pod's address
-    most_requests: int = 512
-    most_bytes: int = 64 * 2**20
-    longest_seconds: float = 900.0
-    front: Bounds = FRONT
 
 
 class TurnedAway(Exception):
@@ -329,7 +310,9 @@ async def opened(server: ActivatorServer, options: Options) -> AsyncIterator[tup
     admin = listening(server.admin_app(), options.host, options.admin_port, Bounds(), Refusals("admin", counter))
     # What a client has compressed stays so: its headers are passed on as well.
     handling = {"handler_cancellation": True, "auto_decompress": False}
-    front = listening(server.app(), options.host, options.port, options.front, Refusals("http", counter), **handling)
+    front = listening(
+        server.app(), options.host, options.port, options.front or FRONT, Refusals("http", counter), **handling
+    )
     async with admin as admin_port, front as port:
         yield port, admin_port
 

@@ -34,21 +34,6 @@ _HEADER = """# Deployment {name} runs {model} in {replicas} of {gpus} x {resourc
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "adopt",
-        help="print the LLMService that sizes an existing vLLM Deployment as it is",
-        epilog="example: holdfast adopt deploy/my-vllm -n prod --ttft 500ms --tpot 40ms | kubectl apply -f -",
-    )
-    parser.add_argument("deployment", metavar="deploy/NAME", help="the Deployment that runs vLLM")
-    parser.add_argument("--ttft", default="1s", help="longest time to first token of a good request (default: 1s)")
-    parser.add_argument("--tpot", default="50ms", help="longest time per output token (default: 50ms)")
-    parser.add_argument("--objective", default="99%", help="share of requests that must be good (default: 99%%)")
-    reading.add_connection(parser)
-    parser.set_defaults(run=run)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the LLMService; 1 with one sentence where the Deployment cannot be sized, 2 for bad arguments."""
     found = _DEPLOYMENT.fullmatch(arguments.deployment)

@@ -30,32 +30,10 @@ from holdfast.tools.bench.load_generator import CannotGenerate, ClientTooSlow, E
 from holdfast.tools.bench.results import as_json, measure
 from holdfast.tools.bench.trials import CLIENT_REMEDY, SweepRunner, sweep_load, watched
 from holdfast.tools.reports import page
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
-EXAMPLE = """examples:
-  holdfast bench --url http://10.0.0.7:8000 --rate 5 --slo ttft=500ms,tpot=30ms
-  holdfast bench --url http://10.0.0.7:8000 --trace azure-conv.csv --format azure --duration 10m --plot bench.html
-  holdfast bench --url http://10.0.0.7:8000 --sweep --slo ttft=500ms,tpot=30ms --plot sweep.html --plot sweep.png
-  holdfast bench --url http://10.0.0.7:8000 --concurrency 64 --prompt-tokens 1000 --output-tokens 200 --json
-  holdfast bench --url http://10.0.0.7:8000 --throughput --requests 1000
-  holdfast bench --from records.jsonl --slo ttft=300ms
-
-Exit 0: measured, and the objective of --slo is attained. 1: the objective is missed, the endpoint did not answer, or
-the result is rejected because the client itself was too slow. 2: bad usage or input."""
 FILES = 65_536
 """Open connections that a run may need."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure a live endpoint: TTFT, ITL, TPOT, E2E, goodput, cost",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options.add_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

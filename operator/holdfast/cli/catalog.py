@@ -5,42 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.cli.terminal import printable
-
-if TYPE_CHECKING:
-    from holdfast.enginemodel.shapes import AcceleratorShape, ModelShape
-
-_EXAMPLE = """examples:
-  holdfast catalog
-  holdfast catalog --model Qwen/Qwen3-8B-AWQ --accelerator h100 --resource nvidia.com/mig-3g.40gb
-
-Exit 0: listed, or the name is known. 1: a name is unknown; the first estimate of its capacity is then a guess."""
+from holdfast.enginemodel.catalog import ACCELERATORS, GIB, MODELS, find_accelerator, find_model
+from holdfast.enginemodel.shapes import AcceleratorShape, ModelShape
+from holdfast.enginemodel.steptable import step_tables
 
 MODEL_COLUMNS = ("MODEL", "PARAMETERS", "ACTIVE", "WEIGHTS", "GB", "KV-BYTES/TOKEN", "STEP-TABLES")
 ACCELERATOR_COLUMNS = ("ACCELERATOR", "MEMORY-GIB", "GB/S", "TFLOPS")
 
 _NOTE = """Fine-tuned and quantized versions of these models are known by their names. MIG profiles are fractions of
 these accelerators. For another accelerator, or a shared GPU, set accelerators[].hardware in the LLMService."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "catalog",
-        help="list known models and accelerators, or say what a name is taken for",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", metavar="URI", help="model.uri of an LLMService")
-    parser.add_argument("--quantization", metavar="METHOD", help="its model.quantization")
-    parser.add_argument("--kv-cache-dtype", metavar="TYPE", help="vLLM's --kv-cache-dtype")
-    parser.add_argument("--accelerator", metavar="NAME", help="accelerators[].name of an LLMService")
-    parser.add_argument("--product", metavar="VALUE", help="the label nvidia.com/gpu.product of its nodes")
-    parser.add_argument("--resource", default="", help="its accelerators[].resource")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,8 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def listed() -> dict[str, list[dict[str, Any]]]:
     """Return every row of the catalog."""
-    from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
-
     return {
         "models": [_model(shape) for _, shape in MODELS],
         "accelerators": [_accelerator(shape) for _, shape in ACCELERATORS],
@@ -65,8 +39,6 @@ def listed() -> dict[str, list[dict[str, Any]]]:
 
 def looked_up(arguments: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     """Return the rows that the given names lead to; None for a name that is unknown."""
-    from holdfast.enginemodel.catalog import find_accelerator, find_model
-
     found: dict[str, dict[str, Any] | None] = {}
     if arguments.model is not None:
         model = find_model(arguments.model, arguments.quantization, arguments.kv_cache_dtype)
@@ -79,8 +51,6 @@ def looked_up(arguments: argparse.Namespace) -> dict[str, dict[str, Any] | None]
 
 
 def _model(shape: ModelShape) -> dict[str, Any]:
-    from holdfast.enginemodel.steptable import step_tables
-
     tables = sorted((system, gpus) for table, system, gpus in step_tables() if table == shape.table)
     return {
         "name": shape.name,
@@ -94,8 +64,6 @@ def _model(shape: ModelShape) -> dict[str, Any]:
 
 
 def _accelerator(shape: AcceleratorShape) -> dict[str, Any]:
-    from holdfast.enginemodel.catalog import GIB
-
     return {
         "name": shape.system,
         "memoryGiB": round(shape.memory_bytes / GIB, 1),

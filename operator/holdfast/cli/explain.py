@@ -25,31 +25,6 @@ from holdfast.control.report import iso
 from holdfast.page.model import finite
 
 _GONE = "no Event of a change before that time exists; clusters keep Events for one hour by default (--event-ttl)"
-EXAMPLE = """examples:
-  holdfast explain prod/chat
-  holdfast explain prod/chat --at 2026-01-31T12:00:00Z --json
-
-Exit 0: a decision is printed. 1: there is none, or the cluster does not answer. 2: bad usage."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="the last or a past decision: what was measured, what was decided and why",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("name", type=_name, help="the LLMService: NAME or NAMESPACE/NAME")
-    parser.add_argument(
-        "--at",
-        type=_time,
-        default=None,
-        help="explain the last change before this time (ISO 8601); its Event must still exist, for one hour by default",
-    )
-    reading.add_connection(parser)
-    reading.add_operator(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -269,19 +244,3 @@ def _told(events: list[Body]) -> list[str]:
 
 def _stamp(at: datetime.datetime) -> str:
     return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _name(text: str) -> str:
-    parts = text.split("/")
-    if not all(parts) or len(parts) > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a service: give NAME or NAMESPACE/NAME")
-    return text
-
-
-def _time(text: str) -> datetime.datetime:
-    try:
-        found = datetime.datetime.fromisoformat(text)
-        _stamp(found)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give it as 2026-01-31T12:00:00Z") from None
-    return found

@@ -1,4 +1,4 @@
-"""`holdfast`: one module per command, each adding its own parser."""
+"""`holdfast`: a command's parser loads when the command is named, and its work when it is called."""
 
 from __future__ import annotations
 
@@ -7,28 +7,12 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.terminal import open_closed, unwritten
 
-COMMANDS = (
-    "run",
-    "activate",
-    "emulate",
-    "simulate",
-    "plan",
-    "catalog",
-    "bench",
-    "tune",
-    "adopt",
-    "explain",
-    "status",
-    "rules",
-    "dashboards",
-    "crd",
-    "completion",
-)
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 """A full disk, or a reader that went away."""
 
@@ -47,13 +31,15 @@ def _version() -> str:
         return "of a checkout that is not installed"
 
 
-def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the given commands."""
+def build_parser(commands: Iterable[str] = COMMANDS, listed: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of the given commands; of `listed` ones it knows only the names and what they are for."""
     parser = _Parser(prog="holdfast", description="Keeps the service-level objectives of LLM services on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"holdfast {_version()}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for command in commands:
-        importlib.import_module(f"holdfast.cli.{command}").add_parser(subparsers)
+        importlib.import_module(f"holdfast.cli.parsers.{command}").add_parser(subparsers)
+    for command in listed:
+        subparsers.add_parser(command, help=COMMANDS[command])
     return parser
 
 
@@ -61,14 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 done, 1 the answer is no or the run failed, 2 bad usage or input."""
     open_closed()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    completing = "_ARGCOMPLETE" in os.environ  # the shell asks for completions
+    words = os.environ.get("COMP_LINE", "").split()[1:] if completing else given
+    command = next((word for word in words if not word.startswith("-")), "")
     # A known command loads alone: an emulated engine must not pay for the Kubernetes client's imports.
-    commands = (given[0],) if given and given[0] in COMMANDS else COMMANDS
-    parser = build_parser(commands)
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+    parser = build_parser((command,)) if command in COMMANDS else build_parser((), listed=COMMANDS)
+    if completing:
         importlib.import_module("argcomplete").autocomplete(parser)
-    parsed = parser.parse_args(given)
+    return _run(command, parser.parse_args(given))
+
+
+def _run(command: str, parsed: argparse.Namespace) -> int:
     try:
-        code = int(parsed.run(parsed))
+        code = int(importlib.import_module(f"holdfast.cli.{command}").run(parsed))
         # While it can be told: when Python ends, a full disk is a traceback.
         sys.stdout.flush()
         return code
@@ -77,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as problem:
         if problem.errno not in UNWRITABLE:
             raise
-        print(f"holdfast {given[0]}: {unwritten(problem)}", file=sys.stderr)
+        print(f"holdfast {command}: {unwritten(problem)}", file=sys.stderr)
         return 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import html
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from holdfast.api.quantities import counted
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
-from holdfast.enginemodel.admission import TYPICAL_MIX
+from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.bench.checks import check_files, check_folders
 from holdfast.tools.bench.manifest import parsed_service, read_service
@@ -33,15 +32,8 @@ from holdfast.tools.plan.spec_bounds import most_replicas
 from holdfast.tools.reports import page
 from holdfast.twin.capacity import LengthPairs, lognormal_lengths
 from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import BadInput
-from holdfast.twin.traces import FORMATS
+from holdfast.twin.inputs import BadInput
 
-EXAMPLE = """examples:
-  holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
-  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20
-  holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
-
-Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
 MOST_TOKENS = 1_000_000
 ASSUMED = "assumed, as in Azure's conversation trace of 2023"
 HEADS = (
@@ -61,47 +53,6 @@ HEADS = (
     "M tokens\n/$",
 )
 FRONT = "Cost and attainment with random requests at that rate, spread evenly (Pareto front)"
-PICTURES = (".html", ".png")
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="replicas, accelerator, batching and cost for a load, without a GPU",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-f", "--filename", type=Path, metavar="FILE", help="file with an LLMService manifest")
-    service = parser.add_argument_group("instead of a manifest")
-    service.add_argument("--model", help="model URI, such as Qwen/Qwen3-8B")
-    service.add_argument(
-        "--accelerator",
-        action="append",
-        metavar="NAME[:COUNT]",
-        help="accelerator by catalogue name (see holdfast catalog), with GPUs per replica; may be repeated",
-    )
-    service.add_argument("--ttft", help="objective for the time to first token, such as 500ms")
-    service.add_argument("--tpot", help="objective for the time per output token, such as 50ms")
-    service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")
-    load = parser.add_mutually_exclusive_group(required=True)
-    load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
-    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second, of random lengths")
-    parser.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of the trace (default csv)")
-    parser.add_argument(
-        "--prompt-tokens", type=_positive, help=f"mean length of prompts (default {TYPICAL_MIX.prompt_tokens:g})"
-    )
-    parser.add_argument(
-        "--output-tokens", type=_positive, help=f"mean length of answers (default {TYPICAL_MIX.output_tokens:g})"
-    )
-    parser.add_argument(
-        "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -196,7 +147,7 @@ def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
 def _random_load(rate_rps: float, prompt: float | None, output: float | None, cv: float) -> _Load:
     """Random requests; a length that is not given is that of the typical mix, and the plan says so."""
     missing = [name for name, mean in (("--prompt-tokens", prompt), ("--output-tokens", output)) if mean is None]
-    prompt, output = prompt or TYPICAL_MIX.prompt_tokens, output or TYPICAL_MIX.output_tokens
+    prompt, output = prompt or TYPICAL_PROMPT_TOKENS, output or TYPICAL_OUTPUT_TOKENS
     if max(prompt, output) > MOST_TOKENS:
         raise BadInput(f"lengths above {MOST_TOKENS} tokens: give the mean lengths in tokens")
     told = f"{prompt:g} prompt and {output:g} output tokens on average"
@@ -307,20 +258,3 @@ def _row(offer: Offer) -> list[str]:
         number(offer.cost_per_million_tokens, 3),
         number(millions, 1),
     ]
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a positive number below a billion")
-    return value
-
-
-def _picture(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {' or '.join(PICTURES)}")
-    return path

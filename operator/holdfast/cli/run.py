@@ -9,17 +9,6 @@ import sys
 from holdfast.runtime import settings
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and one flag per setting."""
-    parser = subparsers.add_parser(
-        "run",
-        help="run the operator, in a cluster or with a kubeconfig",
-        epilog="example: holdfast run --prometheus-url http://prometheus.monitoring:9090",
-    )
-    settings.add_arguments(parser)
-    parser.set_defaults(run=run)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run until leadership is lost or a signal comes; 2 for settings that make no sense."""
     try:

@@ -20,6 +20,7 @@ from rich.progress import Progress
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from holdfast.api.quantities import format_duration
 from holdfast.api.yamltext import read_yaml
+from holdfast.cli.parsers.simulate import DATA_VARIABLE, DEFAULT_POLICY
 from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.domain.schedules import unknown_timezone
@@ -27,12 +28,10 @@ from holdfast.observe.spec import to_spec
 from holdfast.tools.bench.checks import check_folders
 from holdfast.tools.reports import page, report, table
 from holdfast.twin.declared_service import Declared, too_long
+from holdfast.twin.inputs import ALL_POLICIES, BadInput
 from holdfast.twin.oracle import ORACLE, oracle
 from holdfast.twin.peak import STATIC_PEAK, room, static_peak
 from holdfast.twin.policies import (
-    ALIASES,
-    ALL,
-    POLICIES,
     knobs_of,
     make_policy,
     sweep_of,
@@ -41,70 +40,11 @@ from holdfast.twin.policies import (
 from holdfast.twin.policy_port import BadPolicy, Scheduling
 from holdfast.twin.results import summary
 from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import BadInput, Scenario, ServiceEntry
+from holdfast.twin.scenario import Scenario, ServiceEntry
 from holdfast.twin.workload import make_workload
 
-EXAMPLE = """examples:
-  holdfast simulate examples/scenarios/step.yaml
-  holdfast simulate step.yaml --policy holdfast-slow --policy static:4 --policy hpa --seeds 1 --json - --plot step.html
-  holdfast simulate step.yaml --policy hpa --sweep-knob --seeds 1
-
-Without a GPU and without a cluster: engines are simulated step by step with measured step times."""
-DEFAULT_POLICY, DEFAULT_SEEDS = "holdfast-slow", 5
-PAGE = ".html"
-DATA_VARIABLE = "HOLDFAST_DATA"
 SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
 """What is found by many runs, for scenarios of one service."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="simulate scenarios under policies (digital twin), without a GPU",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "scenario", type=Path, metavar="SCENARIO.yaml", help="scenario file: load, cluster, services and faults"
-    )
-    parser.add_argument(
-        "--policy",
-        action="append",
-        metavar="NAME",
-        help=f"{', '.join((*POLICIES, *ALIASES, *SEARCHED))} (static:4 is a fixed size), or {ALL}: all that support "
-        f"the scenario, except static; may be repeated; default {DEFAULT_POLICY}",
-    )
-    knobs = parser.add_mutually_exclusive_group()
-    knobs.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="setting of a policy")
-    knobs.add_argument(
-        "--sweep-knob",
-        action="store_true",
-        help="vary the main knob of each policy from a quarter to four times its default",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=_seeds,
-        default=DEFAULT_SEEDS,
-        help=f"runs of each policy, with seeds 1, 2, ... (default {DEFAULT_SEEDS})",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help=(
-            "base folder of paths in the scenario; default: "
-            f"{DATA_VARIABLE} if the files are there, else the folder of the scenario"
-        ),
-    )
-    parser.add_argument(
-        "--json", default=None, metavar="FILE", help="file for all results as JSON; - is standard output"
-    )
-    parser.add_argument(
-        "--plot", "--html", type=_page, default=None, metavar="FILE.html", help="file for an HTML report"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -206,7 +146,9 @@ def _tell_of_absent(run: Finished) -> None:
 def _entrants(arguments: argparse.Namespace, scenario: Scenario) -> list[_Entrant]:
     """Every policy asked for, once for each setting of its knobs."""
     asked = arguments.policy or [DEFAULT_POLICY]
-    names = (each for name in asked for each in (_everyone(scenario, arguments.scenario) if name == ALL else [name]))
+    names = (
+        each for name in asked for each in (_everyone(scenario, arguments.scenario) if name == ALL_POLICIES else [name])
+    )
     distinct = list(dict.fromkeys(names))
     if not arguments.sweep_knob:
         knobs = _knobs(arguments.knob, distinct)
@@ -317,20 +259,6 @@ def _knobs(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
             )
         found[name] = number
     return found
-
-
-def _seeds(text: str) -> int:
-    if not text.isdecimal() or len(text) > len("1000") or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 1000")
-    return int(text)
-
-
-def _page(text: str) -> Path:
-    path = Path(text)
-    # A folder is told as what it is, with those of the other options.
-    if path.suffix != PAGE and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {PAGE}")
-    return path
 
 
 def _write_json(results: Mapping[str, object], to: str) -> None:

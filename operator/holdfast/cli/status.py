@@ -30,18 +30,6 @@ COLUMNS = (
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "status",
-        help="list services with attainment, budget, replicas and the reason of the worst condition",
-        epilog="example: holdfast status -A",
-    )
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="list services of all namespaces")
-    reading.add_connection(parser)
-    parser.set_defaults(run=run)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print a line per service; 1 when one of them misses its objective."""
     return reading.read("status", arguments, lambda api: told(api, arguments))

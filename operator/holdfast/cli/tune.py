@@ -30,13 +30,10 @@ from holdfast.tools.bench.report import drawn
 from holdfast.tools.reports import page
 from holdfast.tools.tune import report
 from holdfast.tools.tune.engine_port import CannotTry, TrialEndpoint, TrialRequests, Tried, UnusableTrial
-from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
-from holdfast.tools.tune.live import Asked, LiveTrials
-from holdfast.tools.tune.options import (
+from holdfast.tools.tune.goal import (
     Believed,
     Told,
     TuningGoal,
-    add_arguments,
     believed,
     check,
     counted_of,
@@ -44,34 +41,15 @@ from holdfast.tools.tune.options import (
     service_of,
     wanted_of,
 )
+from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
+from holdfast.tools.tune.live import Asked, LiveTrials
 from holdfast.tools.tune.report import Report
 from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
 from holdfast.tools.tune.twin import TwinModel, TwinTrials
 from holdfast.twin.capacity import fitting
-from holdfast.twin.scenario import BadInput
-
-EXAMPLE = """examples:
-  holdfast tune -f examples/chat.yaml --prompt-tokens 1155 --output-tokens 211
-  holdfast tune --url http://10.0.0.7:8000 --limits-file /run/holdfast/engine-limits --accelerator h100 \\
-    --slo ttft=500ms,tpot=30ms --lengths azure-conv.csv --format azure
-  holdfast tune --url http://10.0.0.7:8000 --accelerator l40s --slo ttft=2s,tpot=100ms \\
-    --restart-command './restart.sh {max_num_seqs} {max_num_batched_tokens}'
-
-Exit 0: limits were found. 1: no limits meet the objectives, or no trial was possible. 2: bad usage or input."""
-
-
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="find the batching limits with the highest rate within an SLO, on a live endpoint or simulated",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    parser.set_defaults(run=run)
+from holdfast.twin.inputs import BadInput
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -37,7 +37,6 @@ from holdfast_engine.rules import RETRY_AFTER_SECONDS, RejectionReason, retry_af
 from holdfast_engine.stats_fields import FIELDS
 from holdfast_engine.written_file import ReportKind
 
-SCHEDULER_CLASS = "holdfast_engine.scheduler.HoldfastScheduler"
 """The value of `--scheduler-cls` that turns the fast loop on, in vLLM as here."""
 
 _REASONS = {RejectionReason.FULL: RejectReason.REQUESTS, RejectionReason.LATE: RejectReason.TTFT}

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from holdfast.domain.service import Slo
+from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.latency import first_token
 from holdfast.enginemodel.mix import LengthMix, lognormal_nodes
@@ -27,8 +28,7 @@ SHARE_OF_BUDGET = 0.5
 
 BINS = 1024
 
-TYPICAL_MIX = LengthMix.from_means(1155.0, 211.0)
-"""Mean lengths of the Azure conversation trace of 2023."""
+TYPICAL_MIX = LengthMix.from_means(TYPICAL_PROMPT_TOKENS, TYPICAL_OUTPUT_TOKENS)
 
 
 @lru_cache(maxsize=1024)

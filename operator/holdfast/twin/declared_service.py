@@ -15,7 +15,8 @@ from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steptable import StepTable, step_tables
 from holdfast.render.admission import admission_tokens
 from holdfast.twin.fleet import EngineSpec, Workload
-from holdfast.twin.scenario import AcceleratorEntry, BadInput, Scenario, ServiceReality
+from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenario import AcceleratorEntry, Scenario, ServiceReality
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.decide import STEP_LAW
 from holdfast.policy.settings import PolicySettings
+from holdfast.twin.inputs import ALL_POLICIES
 from holdfast.twin.peers.aibrix import AibrixApa
 from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla
 from holdfast.twin.peers.hpa import Hpa
@@ -23,9 +24,6 @@ from holdfast.twin.peers.wva import WvaSaturation
 from holdfast.twin.policy_port import BadPolicy, Move, Policy
 
 Make = tuple[Mapping[str, float], Callable[[str, Mapping[str, float]], Policy]]
-
-ALL = "all"
-"""Every policy that needs no argument."""
 
 STATIC = "static"
 MOST_DIGITS = 9
@@ -179,4 +177,4 @@ def without_argument() -> list[str]:
 
 
 def _names() -> list[str]:
-    return [ALL, *("static:N" if name == STATIC else name for name in (*POLICIES, *ALIASES))]
+    return [ALL_POLICIES, *("static:N" if name == STATIC else name for name in (*POLICIES, *ALIASES))]

@@ -14,9 +14,10 @@ from holdfast.render.engine_limits import engine_limits
 from holdfast.twin.cluster import NODE_LABEL, Cluster, Hardware, Service, SimulatedPod
 from holdfast.twin.declared_service import Declared, engine_kind
 from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
+from holdfast.twin.inputs import BadInput
 from holdfast.twin.peer_metrics import EngineGauges, EngineShape, Sight, p90_seconds
 from holdfast.twin.policy_port import BadPolicy, Foreknown, Move, Policy, Provisioned, Scheduling, Watching
-from holdfast.twin.scenario import BadInput, Fault, Scenario, ServiceReality
+from holdfast.twin.scenario import Fault, Scenario, ServiceReality
 from holdfast.twin.view import SimulatedObserver
 
 LOOK_SECONDS = 5.0

@@ -20,10 +20,7 @@ from holdfast.api.yamltext import read_yaml
 from holdfast.policy.settings import PolicySettings
 from holdfast.twin.cluster import EPOCH_SECONDS
 from holdfast.twin.fleet import CLOSE_SHARE, CONNECTIONS, KEEP_SECONDS
-
-
-class BadInput(ValueError):
-    """A scenario or a trace that cannot be used; the message says where, what, and the remedy."""
+from holdfast.twin.inputs import BadInput
 
 
 def _seconds(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 
 from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import TRACE_FORMATS, BadInput
 from holdfast.twin.timers import Floats
 
 TraceRow = tuple[float, int, int]
@@ -51,7 +51,7 @@ def requests(path: Path, format_name: str) -> Iterator[TraceRow]:
     """Line by line, checked, the first one at 0 s; at least one."""
     last = first = -float("inf")
     with _text(path) as file:
-        for line, (moment, prompt, output) in FORMATS[format_name](path, file):
+        for line, (moment, prompt, output) in _READERS[format_name](path, file):
             if not moment >= last:
                 raise BadInput(f"{path}:{line}: time goes backwards: sort the trace by arrival")
             if not (1 <= prompt <= LONGEST_TOKENS and 1 <= output <= LONGEST_TOKENS):
@@ -146,11 +146,9 @@ def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, TraceRow]]
         yield line, (numbers[0] / 1000.0, _whole(path, line, numbers[1]), _whole(path, line, numbers[2]))
 
 
-FORMATS: dict[str, Callable[[Path, Iterator[str]], Iterator[tuple[int, TraceRow]]]] = {
-    "azure": _azure,
-    "csv": _csv,
-    "mooncake": _mooncake,
-}
+_READERS: dict[str, Callable[[Path, Iterator[str]], Iterator[tuple[int, TraceRow]]]] = dict(
+    zip(TRACE_FORMATS, (_azure, _csv, _mooncake), strict=True)
+)
 
 
 def _columns(path: Path, file: Iterator[str], names: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import ArrivalProcess, BadInput, RatesFile, RequestLengths, TraceFile, WorkloadFile
+from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenario import ArrivalProcess, RatesFile, RequestLengths, TraceFile, WorkloadFile
 from holdfast.twin.timers import Floats, Integers
 from holdfast.twin.traces import read_rates, read_trace
 

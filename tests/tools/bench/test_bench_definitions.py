@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.enginemodel.catalog import find_model
 from holdfast.tools.bench import definitions
-from holdfast.tools.bench.definitions import LatencyBounds
+from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord, impossible
 from tests.tools.bench.bench_builders import record
 

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.tools.bench import page, records, report, window
-from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import EngineSample, reported
-from holdfast.tools.bench.load_generator import Client
+from holdfast.tools.bench.load_generator import Client, LatencyBounds
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import as_json, measure
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 from tests.tools.bench.bench_builders import record, steady
 
 

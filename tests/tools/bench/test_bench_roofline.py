@@ -10,8 +10,8 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.enginemodel.catalog import AcceleratorShape, find_accelerator
 from holdfast.tools.bench import report, roofline
-from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import EngineSample, read_sample, reported
+from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.results import Results, as_json, measure
 from holdfast.tools.bench.roofline import GpuWork
 from holdfast.tools.bench.summary import of_run

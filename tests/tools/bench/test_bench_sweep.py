@@ -18,9 +18,8 @@ from holdfast.cli.main import build_parser, main
 from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.enginemodel.host import Host
 from holdfast.tools.bench import sweeppage
-from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import Reported, Resource, read_sample, reported
-from holdfast.tools.bench.load_generator import ClientTooSlow, Endpoint, Planned
+from holdfast.tools.bench.load_generator import ClientTooSlow, Endpoint, LatencyBounds, Planned
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import measure
 from holdfast.tools.bench.roofline import GpuWork

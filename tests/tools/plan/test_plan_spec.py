@@ -17,7 +17,7 @@ from holdfast.cli.main import build_parser, main
 from holdfast.cli.plan import _load
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.twin.capacity import lognormal_lengths
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 from holdfast.twin.traces import LONGEST_LINE, read_trace
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"

@@ -26,9 +26,9 @@ from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.load_generator import Client, Endpoint, Run
 from holdfast.tools.bench.records import RequestOutcome
 from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialRequests, Tried, UnusableTrial
+from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.limits import LimitsFile, Restart, arguments, reported_limits
 from holdfast.tools.tune.live import Asked, LiveTrials
-from holdfast.tools.tune.options import TuningGoal
 from holdfast.tools.tune.report import Report, impossible
 from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid

@@ -20,8 +20,8 @@ from holdfast.tools.bench.definitions import LatencyBounds as Bounds
 from holdfast.tools.bench.endpoint import NoEndpoint
 from holdfast.tools.bench.load_generator import Endpoint
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
+from holdfast.tools.tune.goal import TuningGoal, believed
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
-from holdfast.tools.tune.options import TuningGoal, believed
 from holdfast.tools.tune.setting import Setting
 from holdfast_engine.rules import Limits, Objectives, parse_limits
 from tests.fakes import FakeFailingRestart, FakeLimitsEngine

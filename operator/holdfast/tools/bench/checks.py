@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.tools.bench import loads, trials
 from holdfast.tools.bench.load_generator import Api, PromptKind
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 LOADS = ("rate", "steps", "trace", "concurrency", "latency", "throughput")
 GENERATED = tuple(name for name in LOADS if name != "trace")

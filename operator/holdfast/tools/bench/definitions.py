@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from holdfast.domain.benchmark import tokens_per_dollar as tokens_per_dollar  # the operator asks for it too
 from holdfast.enginemodel.catalog import ModelShape
+from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord, impossible
 
 Floats = npt.NDArray[np.float64]
@@ -39,20 +39,6 @@ class MissCause(StrEnum):
     TPOT = "late_tpot"
     E2E = "late_e2e"
     IMPOSSIBLE = "impossible_times"
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyBounds:
-    """Bounds in seconds that a good request keeps, each of them; None is no bound."""
-
-    ttft_seconds: float | None = None
-    tpot_seconds: float | None = None
-    e2e_seconds: float | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is asked for but an answer."""
-        return self == LatencyBounds()
 
 
 def ttft_seconds(record: RequestRecord) -> float:

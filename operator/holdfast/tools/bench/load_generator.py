@@ -10,6 +10,9 @@ from typing import Protocol
 
 from holdfast.tools.bench.records import RequestRecord
 
+MOST_TOKENS = 1_000_000
+MOST_REQUESTS = 5_000_000
+
 
 class Api(StrEnum):
     """The two ways to ask an OpenAI-compatible server for text."""
@@ -23,6 +26,28 @@ class PromptKind(StrEnum):
 
     WORDS = "words"
     IDS = "ids"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyBounds:
+    """Bounds in seconds that a good request keeps, each of them; None is no bound."""
+
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    e2e_seconds: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for but an answer."""
+        return self == LatencyBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """From `at_seconds` on, this rate."""
+
+    at_seconds: float
+    rps: float
 
 
 @dataclass(frozen=True, slots=True)

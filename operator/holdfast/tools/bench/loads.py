@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from holdfast.tools.bench import report, workload
 from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.load_generator import ArrivalRate, Generator, Load, Planned
+from holdfast.tools.bench.load_generator import ArrivalRate, Generator, Load, LoadStep, Planned
 from holdfast.tools.bench.vllm import VllmGenerator
-from holdfast.tools.bench.workload import LoadStep
 from holdfast.twin.capacity import LengthPairs
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128

@@ -11,7 +11,7 @@ from holdfast.api.llmservice import KIND, InvalidLLMService, LLMService
 from holdfast.api.yamltext import read_yaml
 from holdfast.domain.service import ServiceSpec
 from holdfast.observe.spec import to_spec
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 
 def read_service(path: Path) -> ServiceSpec:

@@ -12,11 +12,16 @@ from urllib.parse import urlsplit
 
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_accelerator, find_model
-from holdfast.tools.bench.definitions import LatencyBounds
-from holdfast.tools.bench.load_generator import Api, Endpoint, PromptKind
-from holdfast.tools.bench.workload import MOST_REQUESTS, MOST_TOKENS, LoadStep
-from holdfast.twin.scenario import BadInput
-from holdfast.twin.traces import FORMATS
+from holdfast.tools.bench.load_generator import (
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    Api,
+    Endpoint,
+    LatencyBounds,
+    LoadStep,
+    PromptKind,
+)
+from holdfast.twin.inputs import TRACE_FORMATS, BadInput
 
 KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
 AUTO = "auto"
@@ -126,7 +131,7 @@ def _add_arrivals(load: argparse._ArgumentGroup) -> None:
         help="coefficient of variation of the gaps: 1 is Poisson, above 1 is gamma (default 1)",
     )
     load.add_argument("--ramp", action="store_true", help="change the rate linearly between the steps")
-    load.add_argument("--format", choices=sorted(FORMATS), default="csv", help="format of the trace (default csv)")
+    load.add_argument("--format", choices=TRACE_FORMATS, default="csv", help="format of the trace (default csv)")
     load.add_argument("--speed", type=positive_option, default=1.0, help="factor of the replay speed")
     load.add_argument(
         "--trace-start",

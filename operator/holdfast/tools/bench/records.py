@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 
 class RequestOutcome(StrEnum):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from holdfast.tools.bench import definitions, roofline
-from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.engine import Reported
+from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.results import Results, Spread
 
 HEADS = ("", "mean", "p50", "p90", "p95", "p99", "max", "objective")

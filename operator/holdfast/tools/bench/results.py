@@ -12,9 +12,9 @@ import numpy as np
 
 from holdfast.enginemodel.catalog import AcceleratorShape, ModelShape
 from holdfast.tools.bench import definitions, window
-from holdfast.tools.bench.definitions import Floats, LatencyBounds
+from holdfast.tools.bench.definitions import Floats
 from holdfast.tools.bench.engine import Reported
-from holdfast.tools.bench.load_generator import Client
+from holdfast.tools.bench.load_generator import Client, LatencyBounds
 from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.roofline import is_compute_bound
 from holdfast.tools.bench.window import MeasurementWindow

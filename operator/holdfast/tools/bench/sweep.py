@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.tools.bench import definitions
-from holdfast.tools.bench.definitions import Floats, LatencyBounds
+from holdfast.tools.bench.definitions import Floats
 from holdfast.tools.bench.engine import Reported
-from holdfast.tools.bench.load_generator import ClientTooSlow, Planned
+from holdfast.tools.bench.load_generator import ClientTooSlow, LatencyBounds, Planned
 from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
 

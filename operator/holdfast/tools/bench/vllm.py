@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.tools.bench.load_generator import Api, ArrivalRate, CannotGenerate, Endpoint, Load, Run
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 _COLUMNS = ("start_times", "ttfts", "itls", "latencies", "input_lens", "output_lens", "errors")
 _NO_SUCCESS = "no first token: vLLM's client does not tell why"

@@ -5,29 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from holdfast.tools.bench.load_generator import Planned
+from holdfast.tools.bench.load_generator import MOST_REQUESTS, MOST_TOKENS, LoadStep, Planned
 from holdfast.twin.capacity import LengthPairs, lognormal_lengths
 from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 from holdfast.twin.timers import Floats, Integers
 from holdfast.twin.traces import read_trace
 from holdfast.twin.workload import renewals
-
-MOST_TOKENS = 1_000_000
-MOST_REQUESTS = 5_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class LoadStep:
-    """From `at_seconds` on, this rate."""
-
-    at_seconds: float
-    rps: float
 
 
 def fixed(prompt_tokens: int, output_tokens: int) -> LengthPairs:

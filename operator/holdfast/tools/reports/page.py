@@ -10,7 +10,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.twin.scenario import BadInput
+from holdfast.twin.inputs import BadInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

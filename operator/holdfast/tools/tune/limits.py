@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.tools.bench.definitions import LatencyBounds
 from holdfast.tools.bench.endpoint import NoEndpoint, fetch
 from holdfast.tools.bench.engine import metrics_url
-from holdfast.tools.bench.load_generator import Endpoint
+from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds
 from holdfast.tools.bench.requests import path_of
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.setting import Setting

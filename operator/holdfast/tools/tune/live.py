@@ -14,9 +14,9 @@ import numpy as np
 
 from holdfast.tools.bench import definitions, load_generator
 from holdfast.tools.bench.client import OwnGenerator, lateness_p99_seconds
-from holdfast.tools.bench.definitions import GOOD, Figure, LatencyBounds
+from holdfast.tools.bench.definitions import GOOD, Figure
 from holdfast.tools.bench.engine import FULL, Reported
-from holdfast.tools.bench.load_generator import Endpoint, Planned, Run
+from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds, Planned, Run
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.report import CAUSES
 from holdfast.tools.bench.results import Spread

@@ -16,7 +16,7 @@ from holdfast.tools.bench.results import without_nan
 from holdfast.tools.reports import page
 from holdfast.tools.reports.page import GOOD, MISSED
 from holdfast.tools.tune.engine_port import Tried
-from holdfast.tools.tune.options import TuningGoal
+from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.search import TuningResult
 
 if TYPE_CHECKING:

@@ -1,0 +1,29 @@
+"""What an activator is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from yarl import URL
+
+if TYPE_CHECKING:
+    from holdfast.listener.connections import Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`upstream` is the only address that is ever connected to.
+
+    `models` are told to who asks for them while no engine is there; none where that is nobody's business.
+    """
+
+    upstream: URL
+    models: tuple[str, ...] = ()
+    port: int = 8000
+    admin_port: int = 8081
+    host: str = "0.0.0.0"  # noqa: S104  # a pod's address
+    most_requests: int = 512
+    most_bytes: int = 64 * 2**20
+    longest_seconds: float = 900.0
+    front: Bounds | None = None

@@ -1,0 +1,75 @@
+"""The parser of `holdfast plan`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from holdfast.cli.commands import COMMANDS
+from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
+from holdfast.twin.inputs import TRACE_FORMATS
+
+EXAMPLE = """examples:
+  holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
+  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20
+  holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
+
+Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
+PICTURES = (".html", ".png")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help=COMMANDS["plan"],
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-f", "--filename", type=Path, metavar="FILE", help="file with an LLMService manifest")
+    service = parser.add_argument_group("instead of a manifest")
+    service.add_argument("--model", help="model URI, such as Qwen/Qwen3-8B")
+    service.add_argument(
+        "--accelerator",
+        action="append",
+        metavar="NAME[:COUNT]",
+        help="accelerator by catalogue name (see holdfast catalog), with GPUs per replica; may be repeated",
+    )
+    service.add_argument("--ttft", help="objective for the time to first token, such as 500ms")
+    service.add_argument("--tpot", help="objective for the time per output token, such as 50ms")
+    service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
+    load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second, of random lengths")
+    parser.add_argument("--format", choices=TRACE_FORMATS, default="csv", help="format of the trace (default csv)")
+    parser.add_argument(
+        "--prompt-tokens", type=_positive, help=f"mean length of prompts (default {TYPICAL_PROMPT_TOKENS:g})"
+    )
+    parser.add_argument(
+        "--output-tokens", type=_positive, help=f"mean length of answers (default {TYPICAL_OUTPUT_TOKENS:g})"
+    )
+    parser.add_argument(
+        "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a positive number below a billion")
+    return value
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in PICTURES:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {' or '.join(PICTURES)}")
+    return path
