@@ -127,8 +127,21 @@ class KubernetesApi:
             response = await self._client.call_api(method, url, headers, sent, _request_timeout=self._timeout_seconds)
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiUnreachable(f"{method} {path}: {type(error).__name__}") from error
+            raise ApiUnreachable(f"{self.server} does not answer {method} {path}: {self._why(error)}") from error
         return _decoded(response.status, text)
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return str(self._client.configuration.host)
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"no answer within {self._timeout_seconds:g} s"
+        number = getattr(error, "errno", None)
+        # aiohttp gives the number of the operating system, and a name resolver a negative one of its own.
+        said = os.strerror(number) if isinstance(number, int) and number > 0 else str(error)
+        return said.strip() or type(error).__name__
 
 
 def as_yaml(body: Body | Sequence[Body]) -> str:
@@ -157,6 +170,8 @@ def default_namespace(kubeconfig: Path | None = None, context: str | None = None
         with contextlib.suppress(OSError):
             return _POD_NAMESPACE.read_text().strip() or "default"
         return "default"
+    if _missing(kubeconfig):  # the client would log it
+        return "default"
     with contextlib.suppress(Exception):  # `connect` says what is wrong with a kubeconfig
         contexts, current = config.list_kube_config_contexts(None if kubeconfig is None else str(kubeconfig))
         used = next((each for each in contexts if each["name"] == context), None) if context else current
@@ -168,6 +183,12 @@ def _in_pod(kubeconfig: Path | None, context: str | None) -> bool:
     return kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
+def _missing(kubeconfig: Path | None) -> str:
+    """The kubeconfig that ought to be there, empty if it is: KUBECONFIG may list several, of which one is enough."""
+    paths = str(kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION)
+    return "" if any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path) else paths
+
+
 @asynccontextmanager
 async def connect(kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[KubernetesApi]:
     """Connect with the pod's service account, or outside a cluster (or with arguments) with the kubeconfig.
@@ -175,6 +196,9 @@ async def connect(kubeconfig: Path | None = None, context: str | None = None) ->
     Raises NoCluster if neither exists or is valid.
     """
     configuration = Configuration()
+    if not _in_pod(kubeconfig, context) and (missing := _missing(kubeconfig)):
+        told = f"the kubeconfig {missing} does not exist; set KUBECONFIG or --kubeconfig"
+        raise NoCluster(f"no cluster configuration: {told}")
     try:
         if not _in_pod(kubeconfig, context):
             path = None if kubeconfig is None else str(kubeconfig)

@@ -43,13 +43,35 @@ def read(command: str, arguments: argparse.Namespace, work: Callable[[ApiPort], 
 
     async def connected() -> int:
         async with connect(arguments.kubeconfig, arguments.context) as api:
-            return await work(api)
+            try:
+                return await work(api)
+            except ApiError as error:
+                raise Refused(f"{api.server} refuses it, {error}; {_remedy(error)}") from error
 
     try:
         return asyncio.run(connected())
-    except (ApiError, ApiUnreachable, NoCluster) as error:
-        print(printable(f"holdfast {command}: {error}"), file=sys.stderr)
+    except ApiUnreachable as error:
+        problem = f"{error}; check that the cluster runs and can be reached from here, or give another --context"
+    except (Refused, NoCluster) as error:
+        problem = str(error)
+    print(printable(f"holdfast {command}: {problem}"), file=sys.stderr)
     return 1
+
+
+class Refused(Exception):
+    """The API server said no: who it is, what it said, and the remedy."""
+
+
+def _remedy(error: ApiError) -> str:
+    if error.status == 401:
+        return "log in again, or give another --context"
+    if error.status == 403:
+        return "ask for this right, or give another --context"
+    if error.status == 404 and "not find the requested resource" in error.message:
+        return "install Holdfast, or its CRDs with: holdfast crd | kubectl apply -f -"
+    if error.status == 404:
+        return "check the name and --namespace; holdfast status -A lists all services"
+    return "try again; if it stays, look at the log of the API server"
 
 
 def services_path(namespace: str | None, name: str = "") -> str:
