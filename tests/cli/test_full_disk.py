@@ -1,7 +1,9 @@
-"""A result that cannot be written is told in one line."""
+"""A result that cannot be written is told in one line; one that nobody reads on is not told at all."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +51,15 @@ def test_a_file_on_a_full_disk_is_told_by_its_name_after_the_table(tmp_path: Pat
     assert done.returncode == 1
     assert done.stderr == f"holdfast simulate: cannot write {FULL}: No space left on device\n"
     assert "holdfast-slow" in table.read_text()
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("catalog",), ("crd",)])
+def test_a_closed_pipe_ends_a_command_quietly(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody_reads:
+        command = [sys.executable, "-m", "holdfast", *words]
+        done = subprocess.run(command, stdout=nobody_reads, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == ""
+    # argparse itself drops what it cannot write of a help.
+    assert done.returncode in ({0, 128 + signal.SIGPIPE} if words[0].startswith("-") else {128 + signal.SIGPIPE})

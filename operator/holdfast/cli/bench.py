@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         return no_result("bench", arguments, Failed.REFUSED, str(problem))
     except CannotGenerate as problem:
         return no_result("bench", arguments, Failed.FAILED, str(problem))
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         return no_result("bench", arguments, Failed.FAILED, unwritten(problem))
 

@@ -6,15 +6,18 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.terminal import open_closed, unwritten
+from holdfast.cli.terminal import drop_output, open_closed, unwritten
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
-"""A full disk, or a reader that went away."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""A full disk."""
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""What a shell reports of a program that a closed pipe ended."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,6 +50,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 done, 1 the answer is no or the run failed, 2 bad usage or input."""
     open_closed()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(given)
+        finally:
+            # While it can be told: when Python ends, a full disk is a traceback.
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # who reads has seen enough
+        drop_output()
+        return CLOSED_PIPE
+    except OSError as problem:
+        if problem.errno not in UNWRITABLE:
+            raise
+        print(f"holdfast {given[0]}: {unwritten(problem)}", file=sys.stderr)
+        return 1
+
+
+def _run(given: Sequence[str]) -> int:
     completing = "_ARGCOMPLETE" in os.environ  # the shell asks for completions
     words = os.environ.get("COMP_LINE", "").split()[1:] if completing else given
     command = next((word for word in words if not word.startswith("-")), "")
@@ -54,22 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser((command,)) if command in COMMANDS else build_parser((), listed=COMMANDS)
     if completing:
         importlib.import_module("argcomplete").autocomplete(parser)
-    return _run(command, parser.parse_args(given))
-
-
-def _run(command: str, parsed: argparse.Namespace) -> int:
-    try:
-        code = int(importlib.import_module(f"holdfast.cli.{command}").run(parsed))
-        # While it can be told: when Python ends, a full disk is a traceback.
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        return 130
-    except OSError as problem:
-        if problem.errno not in UNWRITABLE:
-            raise
-        print(f"holdfast {command}: {unwritten(problem)}", file=sys.stderr)
-        return 1
+    parsed = parser.parse_args(given)
+    return int(importlib.import_module(f"holdfast.cli.{command}").run(parsed))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (BadInput, BadPolicy) as problem:
         print(f"holdfast simulate: {problem}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         print(f"holdfast simulate: {unwritten(problem)}", file=sys.stderr)
         return 1

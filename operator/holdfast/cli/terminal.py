@@ -15,7 +15,7 @@ def printable(line: str) -> str:
 def unwritten(problem: OSError) -> str:
     """What could not be written, and why."""
     if problem.filename is None:
-        _drop_output()
+        drop_output()
     return f"cannot write {problem.filename or 'the result'}: {problem.strerror}"
 
 
@@ -26,7 +26,7 @@ def open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Python writes what standard output still holds when it ends: it would fail once more, with a traceback."""
     with contextlib.suppress(OSError):  # a test's standard output has no number
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         return no_result("tune", arguments, Failed.REFUSED, str(problem))
     except (CannotGenerate, CannotTry) as problem:
         return no_result("tune", arguments, Failed.FAILED, str(problem))
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         return no_result("tune", arguments, Failed.FAILED, unwritten(problem))
 
