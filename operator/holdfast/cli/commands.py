@@ -20,3 +20,6 @@ COMMANDS = {
     "completion": "print a script that completes commands and options in a shell",
 }
 """What each is for. Its parser is `holdfast.cli.parsers.NAME`, its work `holdfast.cli.NAME`."""
+
+SIMULATING = ("simulate", "plan", "tune")
+"""Commands that need numba: in plain Python, `plan` takes more than ten minutes for an answer of seconds."""

@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from importlib import util
 from importlib.metadata import PackageNotFoundError, version
 
-from holdfast.cli.commands import COMMANDS
+from holdfast.cli.commands import COMMANDS, SIMULATING
 from holdfast.cli.terminal import drop_output, open_closed, unwritten
+from holdfast.twin.inputs import EXTRA
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk."""
@@ -77,6 +79,9 @@ def _run(given: Sequence[str]) -> int:
     if completing:
         importlib.import_module("argcomplete").autocomplete(parser)
     parsed = parser.parse_args(given)
+    if command in SIMULATING and util.find_spec("numba") is None:
+        print(f"holdfast {command}: it simulates, and the package numba is missing; {EXTRA}", file=sys.stderr)
+        return 2
     return int(importlib.import_module(f"holdfast.cli.{command}").run(parsed))
 
 

@@ -33,6 +33,9 @@ POLICY_NAMES = (
 ALL_POLICIES = "all"
 """Every policy that needs no argument."""
 
+EXTRA = "install the extra simulate: pip install -c constraints.txt '.[simulate]' in the checkout"
+"""The remedy where numba or matplotlib is missing."""
+
 
 class BadInput(ValueError):
     """A scenario, a trace or an option that cannot be used; the message says where, what, and the remedy."""

@@ -10,7 +10,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.inputs import EXTRA, BadInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ details { margin: .4rem 0; } summary { cursor: pointer; color: #52606d; }
 def require() -> None:
     """Tell what is missing before anything runs."""
     if util.find_spec("matplotlib") is None:
-        raise BadInput("--plot needs matplotlib: pip install matplotlib")
+        raise BadInput(f"--plot needs the package matplotlib: {EXTRA}")
 
 
 def document(title: str, parts: Iterable[str]) -> str:
