@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from holdfast.cli.terminal import printable
 from holdfast.enginemodel.catalog import ACCELERATORS, GIB, MODELS, find_accelerator, find_model
 from holdfast.enginemodel.shapes import AcceleratorShape, ModelShape
 from holdfast.enginemodel.steptable import step_tables
+from holdfast.enginemodel.suggestions import like_accelerator, like_model
 
 MODEL_COLUMNS = ("MODEL", "PARAMETERS", "ACTIVE", "WEIGHTS", "GB", "KV-BYTES/TOKEN", "STEP-TABLES")
 ACCELERATOR_COLUMNS = ("ACCELERATOR", "MEMORY-GIB", "GB/S", "TFLOPS")
@@ -21,12 +23,27 @@ these accelerators. For another accelerator, or a shared GPU, set accelerators[]
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalog, or what the names are taken for."""
-    if arguments.model is None and arguments.accelerator is None and arguments.product is None:
+    named = [each for each in (arguments.model, arguments.accelerator, arguments.product) if each is not None]
+    if arguments.name is not None and named:
+        print("holdfast catalog: give NAME, or --model, --accelerator and --product", file=sys.stderr)
+        return 2
+    if arguments.name is not None:
+        _sort_name(arguments)
+    elif not named:
         print(json.dumps(listed(), indent=2) if arguments.json else "\n".join(_tables()))
         return 0
     found = looked_up(arguments)
     print(json.dumps(found, indent=2) if arguments.json else "\n".join(_answers(arguments, found)))
     return int(None in found.values())
+
+
+def _sort_name(arguments: argparse.Namespace) -> None:
+    """Take NAME for an accelerator or a model, whichever is known; for both where neither is."""
+    is_accelerator = find_accelerator(arguments.name, {}, arguments.resource) is not None
+    is_model = find_model(arguments.name, arguments.quantization, arguments.kv_cache_dtype) is not None
+    is_path = "/" in arguments.name
+    arguments.accelerator = arguments.name if is_accelerator or not (is_model or is_path) else None
+    arguments.model = arguments.name if is_model or is_path or not is_accelerator else None
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
@@ -108,30 +125,34 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def _answers(arguments: argparse.Namespace, found: dict[str, dict[str, Any] | None]) -> Iterator[str]:
     """One line per name: what is true, why, and what to do."""
     if "model" in found:
-        yield f"model {printable(arguments.model)}: {_model_line(found['model'])}"
+        yield f"model {printable(arguments.model)}: {_model_line(found['model'], arguments.model)}"
     if "accelerator" in found:
         name = printable(arguments.product or arguments.accelerator)
-        yield f"accelerator {name}: {_accelerator_line(found['accelerator'])}"
+        yield f"accelerator {name}: {_accelerator_line(found['accelerator'], name)}"
 
 
-def _model_line(model: dict[str, Any] | None) -> str:
+def _sentence(question: str) -> str:
+    return question[:1].upper() + question[1:]
+
+
+def _model_line(model: dict[str, Any] | None, name: str) -> str:
     if model is None:
         return (
-            "unknown, because its family and size, or the bits of its weights, are not in the catalog. The first "
-            "estimate of its capacity is a guess; run an LLMBenchmark to replace it."
+            "unknown, because its family and size, or the bits of its weights, are not in the catalog. "
+            f"{_sentence(like_model(name))}The first estimate of its capacity is a guess; run an LLMBenchmark to "
+            "replace it."
         )
-    name, parameters, _, weights, size, kv, systems = _model_row(model)
+    row, parameters, _, weights, size, kv, systems = _model_row(model)
     tables = "no step table" if systems == "-" else f"step tables for {systems}"
-    return (
-        f"{name}, {parameters} parameters, {weights} weights of {size} GB, {kv} bytes of KV cache per token, {tables}"
-    )
+    return f"{row}, {parameters} parameters, {weights} weights of {size} GB, {kv} bytes of KV cache per token, {tables}"
 
 
-def _accelerator_line(accelerator: dict[str, Any] | None) -> str:
+def _accelerator_line(accelerator: dict[str, Any] | None, name: str) -> str:
     if accelerator is None:
         return (
-            "unknown, because it is not in the catalog, or it is a shared GPU. The first estimate of its capacity is a "
-            "guess; set accelerators[].hardware to replace it."
+            "unknown, because it is not in the catalog, or it is a shared GPU. "
+            f"{_sentence(like_accelerator(name))}The first estimate of its capacity is a guess; set "
+            "accelerators[].hardware to replace it."
         )
-    name, memory, bandwidth, teraflops = _accelerator_row(accelerator)
-    return f"{name}, {memory} GiB, {bandwidth} GB/s, {teraflops} TFLOPS"
+    row, memory, bandwidth, teraflops = _accelerator_row(accelerator)
+    return f"{row}, {memory} GiB, {bandwidth} GB/s, {teraflops} TFLOPS"

@@ -12,6 +12,8 @@ from holdfast.cli.parsers.emulate import flag_parser, seconds_option
 from holdfast.emulator.metrics import BadBuckets
 from holdfast.emulator.options import DRAIN_FILE, BadOptions, EmulatorOptions
 from holdfast.emulator.server import serve
+from holdfast.enginemodel.catalog import find_accelerator
+from holdfast.enginemodel.suggestions import like_accelerator
 from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, SCHEDULER_CLASS
 
 
@@ -40,6 +42,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
     model = parsed.model or parsed.model_flag
     if not model:
         raise BadOptions("--model is missing; give a model, such as --model Qwen/Qwen3-8B")
+    _check_accelerator(parsed, arguments)
     keys = parsed.api_key or ([environment["VLLM_API_KEY"]] if environment.get("VLLM_API_KEY") else [])
     options = EmulatorOptions(
         model=model,
@@ -84,6 +87,15 @@ def _parsed(environment: Mapping[str, str], arguments: Sequence[str]) -> tuple[a
         return flag_parser(environment).parse_known_args(arguments)
     except argparse.ArgumentError as problem:
         raise BadOptions(str(problem)) from None
+
+
+def _check_accelerator(parsed: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """A name that somebody typed; the environment has that of a service, which may be any."""
+    name = parsed.accelerator
+    typed = any(each.partition("=")[0] == "--accelerator" for each in arguments)
+    if typed and not parsed.unknown and find_accelerator(name) is None:
+        remedy = "holdfast catalog lists the known ones; --unknown emulates a guess"
+        raise BadOptions(f"--accelerator {name} is unknown; {like_accelerator(name)}{remedy}")
 
 
 def _engine_limits(parsed: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib import util
 from importlib.metadata import PackageNotFoundError, version
 
+from holdfast.api.suggestions import did_you_mean
 from holdfast.cli.commands import COMMANDS, SIMULATING
 from holdfast.cli.terminal import drop_output, open_closed, unwritten
 from holdfast.twin.inputs import EXTRA
@@ -78,6 +79,9 @@ def _run(given: Sequence[str]) -> int:
     parser = build_parser((command,)) if command in COMMANDS else build_parser((), listed=COMMANDS)
     if completing:
         importlib.import_module("argcomplete").autocomplete(parser)
+    if given[:1] == [command] and command not in COMMANDS:
+        said = f"there is no command {command!r}; {did_you_mean(command, COMMANDS)}see holdfast --help"
+        parser.exit(2, f"holdfast: {said}\n")
     parsed = parser.parse_args(given)
     if command in SIMULATING and util.find_spec("numba") is None:
         print(f"holdfast {command}: it simulates, and the package numba is missing; {EXTRA}", file=sys.stderr)

@@ -21,7 +21,9 @@ from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
 from holdfast.cli.waiting import waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
+from holdfast.enginemodel.catalog import find_accelerator, find_model
 from holdfast.enginemodel.prior import PriorSource
+from holdfast.enginemodel.suggestions import like_accelerator, like_model
 from holdfast.tools.bench.checks import check_files, check_folders
 from holdfast.tools.bench.manifest import parsed_service, read_service
 from holdfast.tools.plan import picture
@@ -98,7 +100,20 @@ def _spec(arguments: argparse.Namespace) -> ServiceSpec:
     slo = {"ttft": arguments.ttft, "tpot": arguments.tpot, "objective": arguments.objective or "99%"}
     accelerators = [_accelerator(each) for each in arguments.accelerator]
     spec = {"model": {"uri": arguments.model}, "slo": slo, "accelerators": accelerators}
-    return parsed_service({"metadata": {"name": "plan", "namespace": "default"}, "spec": spec}, "these options")
+    found = parsed_service({"metadata": {"name": "plan", "namespace": "default"}, "spec": spec}, "these options")
+    if not arguments.unknown:
+        _check_names(found.model_uri, [each.name for each in found.accelerators])
+    return found
+
+
+def _check_names(model: str, accelerators: Sequence[str]) -> None:
+    """A misspelled name would get a plan as exact as that of a known one."""
+    remedy = "holdfast catalog lists the known ones; --unknown plans with a guess"
+    for name in accelerators:
+        if find_accelerator(name) is None:
+            raise BadInput(f"--accelerator {name} is unknown; {like_accelerator(name)}{remedy}")
+    if find_model(model) is None:
+        raise BadInput(f"--model {model} is unknown; {like_model(model)}{remedy}")
 
 
 def _accelerator(text: str) -> dict[str, Any]:

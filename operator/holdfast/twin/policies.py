@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from holdfast import policy
+from holdfast.api.suggestions import did_you_mean
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
@@ -149,7 +150,8 @@ def make_policy(text: str, knobs: Mapping[str, float], others: Iterable[str] = (
     name, _, argument = text.partition(":")
     known = ALIASES.get(name, name)
     if known not in POLICIES:
-        raise BadPolicy(f"{text!r} is no policy: take one of {', '.join((*_names(), *others))}")
+        names = (*_names(), *others)
+        raise BadPolicy(f"{text!r} is no policy: {did_you_mean(name, names)}take one of {', '.join(names)}")
     if argument and name != STATIC:
         raise BadPolicy(f"{text!r}: only static takes a number after a colon")
     shipped, make = POLICIES[known]

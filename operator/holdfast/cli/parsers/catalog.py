@@ -8,6 +8,7 @@ from holdfast.cli.commands import COMMANDS
 
 _EXAMPLE = """examples:
   holdfast catalog
+  holdfast catalog h100
   holdfast catalog --model Qwen/Qwen3-8B-AWQ --accelerator h100 --resource nvidia.com/mig-3g.40gb
 
 Exit 0: listed, or the name is known. 1: a name is unknown; the first estimate of its capacity is then a guess."""
@@ -20,6 +21,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=COMMANDS["catalog"],
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a model or an accelerator, such as Qwen/Qwen3-8B or h100"
     )
     parser.add_argument("--model", metavar="URI", help="model.uri of an LLMService")
     parser.add_argument("--quantization", metavar="METHOD", help="its model.quantization")

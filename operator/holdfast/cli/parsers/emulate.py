@@ -132,6 +132,9 @@ def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[st
         environment.get("HOLDFAST_ACCELERATOR", "h100"),
         "GPU whose timing is emulated, by name or product label",
     )
+    own.add_argument(
+        "--unknown", action="store_true", help="accept an --accelerator that is not in the catalog, and guess"
+    )
     add("--kv-tokens", _tokens, None, "size of the KV cache in tokens (default: what fits into the GPU memory)")
     add("--cold-start", seconds_option, "0", "seconds before the server listens")
     add("--host-factor", _factor, "1", "factor on the host time of every step, 0 for none")

@@ -36,6 +36,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME[:COUNT]",
         help="accelerator by catalogue name (see holdfast catalog), with GPUs per replica; may be repeated",
     )
+    service.add_argument(
+        "--unknown", action="store_true", help="accept a model or accelerator that is not in the catalog, and guess"
+    )
     service.add_argument("--ttft", help="objective for the time to first token, such as 500ms")
     service.add_argument("--tpot", help="objective for the time per output token, such as 50ms")
     service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
 from holdfast.enginemodel.catalog import ACCELERATORS, AcceleratorShape, ModelShape, find_accelerator, find_model
+from holdfast.enginemodel.suggestions import like_accelerator, like_model
 from holdfast.tools.bench.load_generator import (
     MOST_REQUESTS,
     MOST_TOKENS,
@@ -377,12 +378,14 @@ def _accelerator(text: str) -> AcceleratorShape:
     shape = find_accelerator(text)
     if shape is None:
         known = ", ".join(shape.system for _, shape in ACCELERATORS)
-        raise argparse.ArgumentTypeError(f"{text!r} is unknown: give one of {known}, or omit --accelerator")
+        remedy = f"{like_accelerator(text)}give one of {known}, or omit --accelerator"
+        raise argparse.ArgumentTypeError(f"{text!r} is unknown: {remedy}")
     return shape
 
 
 def _kv_model(text: str) -> ModelShape:
     shape = find_model(text)
     if shape is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: the shape of this model is unknown: omit --kv-model")
+        remedy = "holdfast catalog lists the known ones; omit --kv-model for another one"
+        raise argparse.ArgumentTypeError(f"{text!r} is unknown; {like_model(text)}{remedy}")
     return shape

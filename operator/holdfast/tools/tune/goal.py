@@ -6,7 +6,9 @@ import argparse
 from dataclasses import dataclass
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
+from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, option_prior
+from holdfast.enginemodel.suggestions import like_accelerator
 from holdfast.tools.bench import report
 from holdfast.tools.bench.checks import check_folders, check_lengths
 from holdfast.tools.bench.load_generator import LatencyBounds
@@ -37,6 +39,11 @@ def check(arguments: argparse.Namespace) -> None:
         raise BadInput("--summary needs --url: -f alone uses no engine")
     check_folders(arguments, "json", "plot", "summary")
     _check_knobs(arguments)
+    name = arguments.accelerator
+    # A manifest describes its own accelerators, whatever their names.
+    if name and arguments.filename is None and not arguments.unknown and find_accelerator(name) is None:
+        remedy = "holdfast catalog lists the known ones; --unknown tunes with a guess"
+        raise BadInput(f"--accelerator {name} is unknown; {like_accelerator(name)}{remedy}")
 
 
 def _check_knobs(arguments: argparse.Namespace) -> None:

@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accelerator", default="", metavar="NAME", help="accelerator that the endpoint runs on, such as h100"
     )
     model.add_argument(
+        "--unknown", action="store_true", help="accept an accelerator that is not in the catalog, and guess"
+    )
+    model.add_argument(
         "--gpus", type=options.whole_option, default=1, metavar="N", help="number of GPUs of one engine (default 1)"
     )
     _add_load(parser)
