@@ -116,11 +116,17 @@ _SLO = (
     Refusal(
         "an objective as a number", {"slo": {"objective": 99}}, "spec.slo.objective", "a percent sign, such as 99%"
     ),
-    Refusal("a ttft as a fraction", {"slo": {"ttft": 0.5}}, "spec.slo.ttft", "valid string", "must be of type"),
     Refusal(
-        "an objective as a share", {"slo": {"objective": 0.99}}, "spec.slo.objective", "valid string", "must be of type"
+        "a ttft as a fraction", {"slo": {"ttft": 0.5}}, "spec.slo.ttft", "with a unit, such as 500ms", "must be of type"
     ),
-    Refusal("a tpot that is true", {"slo": {"tpot": True}}, "spec.slo.tpot", "valid string", "must be of type"),
+    Refusal(
+        "an objective as a share",
+        {"slo": {"objective": 0.99}},
+        "spec.slo.objective",
+        "a number without unit: write it with a percent sign, such as 99%",
+        "must be of type",
+    ),
+    Refusal("a tpot that is true", {"slo": {"tpot": True}}, "spec.slo.tpot", "put quotes around it", "must be of type"),
     Refusal("a missing ttft", {"slo": {"ttft": None}}, "spec.slo.ttft", "add it", "Required value"),
     Refusal("a missing slo", {"slo": None}, "spec.slo", "add it", "Required value"),
 )
@@ -678,6 +684,20 @@ _ENGINE = (
     Refusal("arguments as one string", {"engine": {"args": "--seed 1"}}, "spec.engine.args", "valid tuple", "array"),
     Refusal(
         "a variable without name", {"engine": {"env": [{"value": "x"}]}}, "spec.engine.env[0]", "name", "Required value"
+    ),
+    Refusal(
+        "a plugin mode that YAML reads as false",
+        {"engine": {"plugin": False}},
+        "spec.engine.plugin",
+        "'Auto' or 'Disabled'; YAML reads On, Off, Yes and No without quotes as true or false",
+        "must be of type",
+    ),
+    Refusal(
+        "a price with a currency",
+        _accelerators({**H100, "costPerHour": "$2.50"}),
+        "spec.accelerators[0].costPerHour",
+        "must be a valid number: write it without quotes, currency and unit, such as 2.5",
+        "must be of type number",
     ),
     Refusal("an unknown plugin mode", {"engine": {"plugin": "On"}}, "spec.engine.plugin", "Disabled"),
     Refusal("an empty plugin revision", {"engine": {"pluginRevision": ""}}, "spec.engine.pluginRevision", "at most 63"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.service import AcceleratorOption
+from holdfast.enginemodel.acceleratornames import taken_for
 from holdfast.enginemodel.catalog import find_accelerator, find_model, guess_model
 from holdfast.enginemodel.prior import PriorSource, engine_prior, option_prior
 
@@ -52,6 +53,32 @@ def test_a_name_alone_is_enough() -> None:
         "a100": "a100_sxm",
         "pool": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "system"),
+    [
+        ("h200-foo", {}, "h200_sxm"),
+        ("foo-h100-80gb", {}, "h100_sxm"),
+        ("h200-foo", {"nvidia.com/gpu.product": "NVIDIA-H200"}, None),  # the label says it
+        ("h200", {}, None),
+        ("8xh100", {}, None),
+        ("h100-spot", {}, None),
+        ("NVIDIA-H100-80GB-HBM3", {}, None),
+        ("nvidia-rtx-pro-6000-blackwell-server-edition", {}, None),
+        ("h100-mig-3g.40gb", {}, None),
+        ("pool-7", {}, None),  # like no known one
+        ("", {}, None),
+    ],
+)
+def test_a_name_that_is_only_like_that_of_a_known_accelerator_is_noticed(
+    name: str, labels: dict[str, str], system: str | None
+) -> None:
+    assert getattr(taken_for(name, labels), "system", None) == system
+
+
+def test_no_product_label_is_only_like_the_name_of_its_accelerator() -> None:
+    assert [product for product in PRODUCTS if taken_for(product)] == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from holdfast.api.rules import ApiModel, BrokenRule
 
 Parsed = TypeVar("Parsed", bound=ApiModel)
 
-_REMEDIES = {"missing": "is required: add it", "extra_forbidden": UNKNOWN_FIELD}
+_REMEDIES = {
+    "missing": "is required: add it",
+    "extra_forbidden": UNKNOWN_FIELD,
+    "float_type": "must be a valid number: write it without quotes, currency and unit, such as 2.5",
+    "int_type": "must be a valid integer: write it without quotes and unit, such as 2",
+    "bool_type": "must be a valid boolean: write true or false, without quotes",
+    "string_type": "must be a valid string: put quotes around it",
+}
+_READ_AS_BOOLEAN = "; YAML reads On, Off, Yes and No without quotes as true or false"
 _MOST_LEVELS = 64
 _SHOWN_LEVELS = 8
 
@@ -67,4 +75,6 @@ def _problem(error: Any) -> str:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, BrokenRule):
         return f"{path}{cause.field}: {cause}".lstrip(":. ")
-    return f"{path}: {_REMEDIES.get(error['type'], error['msg'].removeprefix('Value error, '))}"
+    said = _REMEDIES.get(error["type"], error["msg"].removeprefix("Value error, "))
+    is_word = error["type"] in ("literal_error", "string_type") and isinstance(error.get("input"), bool)
+    return f"{path}: {said}{_READ_AS_BOOLEAN if is_word else ''}"

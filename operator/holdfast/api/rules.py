@@ -72,7 +72,7 @@ class NeedsUnit:
 
     def __init__(self, remedy: str) -> None:
         message = f"a number without unit: {remedy}"
-        self._rule = Rule("type(self) == string", message, lambda value: type(value) is not int)
+        self._rule = Rule("type(self) == string", message, lambda value: type(value) not in (int, float))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Refuse whole numbers before the type does."""

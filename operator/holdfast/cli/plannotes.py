@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.api.quantities import counted
 from holdfast.domain.service import ServiceSpec
+from holdfast.enginemodel.acceleratornames import taken_for
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.plan.plan import MOST_SPREAD_REPLICAS
 from holdfast.tools.plan.rows import Offer
@@ -19,6 +20,7 @@ def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str
     return [
         f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there",
         *_guesses(found),
+        *_taken(spec),
         *_limits(spec, found),
         *_refusals(spec, found),
         *(_spread(offer, recorded) for offer in found if not offer.spread_holds),
@@ -32,6 +34,15 @@ def _guesses(found: Sequence[Offer]) -> Iterator[str]:
     for name, source in guessed.items():
         why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
         yield f"{GUESSED} {name}: step times are not measured, but {why}"
+
+
+def _taken(spec: ServiceSpec) -> Iterator[str]:
+    """Names that are only like that of a known accelerator."""
+    for option in spec.accelerators:
+        shape = None if option.hardware else taken_for(option.name, dict(option.node_selector), option.resource)
+        if shape is not None:
+            remedy = "if it is another GPU, describe it in accelerators[].hardware"
+            yield f"{option.name}: taken for {shape.system} by its name; {remedy}"
 
 
 def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:

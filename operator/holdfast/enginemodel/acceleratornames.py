@@ -31,6 +31,11 @@ _VGPU = re.compile(r"^grid-|-[0-9]+[abcq]$")
 """Product labels of NVIDIA vGPU, such as `A40-12Q` and `GRID-A100-10C`; names may end like that by their zone."""
 
 _SMALLER = re.compile(r"(?<![a-z0-9])(laptop|mobile)(?![a-z0-9])")
+_SAYING_NOTHING = re.compile(
+    r"(nvidia|amd|intel|google|aws|tesla|geforce|instinct|tensor|core|gpu|[0-9]+gb|hbm[0-9]?e?|sxm[0-9]?|pcie|nvl[0-9]*"
+    r"|oam|blackwell|server|edition|spot|preemptible|ondemand|on|demand|reserved|mig|[1-7]g[.]?[0-9]*(gb)?|[0-9]+)"
+)
+"""Words next to the name of a GPU that leave no doubt about it: makers, memory, sockets, and how its nodes are paid."""
 _MEMORY_SLICES = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}
 """Of eight, by compute slices of seven."""
 
@@ -55,6 +60,22 @@ def find_accelerator(
         return whole
     profile = next(filter(None, map(_PROFILE.search, parts)), None)
     return profile and _slice(whole, int(profile[1]), int(profile[2]))
+
+
+def taken_for(name: str, node_selector: Mapping[str, str] | None = None, resource: str = "") -> AcceleratorShape | None:
+    """The known accelerator that a name suggests, with further words that may tell another one (`h200-foo`).
+
+    None where labels name the product, or the name is that of a known accelerator.
+    """
+    if any(label in (node_selector or {}) for label in PRODUCT_LABELS):
+        return None
+    shape = find_accelerator(name, node_selector, resource)
+    words = _words(name)
+    found = next(filter(None, (_whole_words(pattern).search(words) for pattern, _ in ACCELERATORS)), None)
+    if shape is None or found is None:
+        return None
+    rest = f"{words[: found.start()]}-{words[found.end() :]}".split("-")
+    return shape if any(word and not _SAYING_NOTHING.fullmatch(word) for word in rest) else None
 
 
 def _partitions(labels: Mapping[str, str]) -> list[str]:

@@ -478,6 +478,10 @@ def resting(**more: object) -> View:
 SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, all serve": (READY, view()),
     "Ready, unknown accelerator": (READY, view(**needing(4, unknown=("accelerator",)))),
+    "Ready, an accelerator that is only called like a known one": (
+        READY,
+        view(of=CHAT.with_accelerators(accelerator("h200-foo")), chosen=an_option("h200-foo", 4)),
+    ),
     "Ready, unknown model": (READY, view(**needing(4, unknown=("model",)))),
     "Ready, nothing is known": (READY, view(**needing(4, unknown=("model", "accelerator")))),
     "Ready, nothing is known of a target": (

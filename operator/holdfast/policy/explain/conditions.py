@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
 from holdfast.api.quantities import counted, format_duration, format_rate, utc
@@ -9,8 +11,10 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.schedules import unknown_timezone
+from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.signals import SignalState
 from holdfast.domain.valid_traffic import bad_by_cause
+from holdfast.enginemodel.acceleratornames import taken_for
 from holdfast.enginemodel.capacity import Bottleneck
 from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.slo_budget import recent
@@ -101,8 +105,10 @@ def _shares(view: View) -> str:
 
 def _unknown(view: View) -> str:
     """What nobody knows of the engines, and how to say it; the same words for as long as the spec is the same."""
-    if not (unknown := view.belief.rate.unknown) or view.belief.scaled.compared:
+    if view.belief.scaled.compared:
         return ""
+    if not (unknown := view.belief.rate.unknown):
+        return "" if view.spec.adopted else _taken(view.spec.accelerator(view.chosen.name))
     remedies = {
         "model": "name a model that `holdfast catalog` lists, run engines with the plugin, or run an LLMBenchmark",
         "accelerator": f"describe {view.chosen.name} in accelerators[].hardware",
@@ -110,6 +116,19 @@ def _unknown(view: View) -> str:
     remedy = "; ".join(remedies[each] for each in unknown)
     told = f"; unknown {' and '.join(unknown)}: sizing starts from observation"
     return told if view.spec.adopted else f"{told}; to start from data, {remedy}"
+
+
+@lru_cache(maxsize=4096)
+def _taken(option: AcceleratorOption | None) -> str:
+    """For which accelerator one is taken whose name is only like a known one."""
+    if option is None or option.hardware is not None:
+        return ""
+    if (shape := taken_for(option.name, dict(option.node_selector), option.resource)) is None:
+        return ""
+    return (
+        f"; accelerator {option.name} is taken for {shape.system} by its name: if it is another GPU, describe it in "
+        "accelerators[].hardware"
+    )
 
 
 def _mostly_bad(view: View, sizes: Sizes) -> str:
