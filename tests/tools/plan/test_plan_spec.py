@@ -15,6 +15,8 @@ import yaml
 
 from holdfast.cli.main import build_parser, main
 from holdfast.cli.plan import _load
+from holdfast.cli.plannotes import notes
+from holdfast.tools.bench.manifest import read_service
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.twin.capacity import lognormal_lengths
 from holdfast.twin.inputs import BadInput
@@ -352,3 +354,11 @@ def test_a_manifest_with_a_target_is_refused_with_what_to_give_instead(
     (line,) = capsys.readouterr().err.splitlines()
     assert "has a target, and so neither model nor accelerators" in line
     assert "plan: --model and --accelerator" in line
+
+
+def test_a_name_that_is_only_like_a_known_one_is_told_below_the_table(tmp_path: Path) -> None:
+    spec = read_service(manifest(tmp_path, {"name": "h200-foo"}))
+    (line,) = (note for note in notes(spec, (), False) if "taken for" in note)
+    assert line == (
+        "h200-foo: taken for h200_sxm by its name; if it is another GPU, describe it in accelerators[].hardware"
+    )
