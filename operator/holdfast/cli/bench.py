@@ -122,7 +122,7 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     cuts = arguments.warm_up, arguments.cool_down
     if arguments.latency or arguments.throughput:
         cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
-    found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client)
+    found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client, arguments.threshold)
     if not found.requests:
         raise BadInput(f"--warm-up and --cool-down exclude all {found.left_out} requests; lower them")
     kv_model = arguments.kv_model or find_model(model)

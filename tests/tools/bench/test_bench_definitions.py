@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 
@@ -44,6 +45,64 @@ def test_tpot_divides_by_the_tokens_after_the_first_whatever_events_they_came_in
     merged = record([0.5, 0.9], output_tokens=5)
     assert definitions.tpot_seconds(merged) == pytest.approx(0.4 / 4)
     assert definitions.interactivity(merged) == pytest.approx(10.0)
+
+
+def test_what_a_user_gets_holds_the_wait_for_the_first_token_and_one_by_tpot_does_not() -> None:
+    """The numbers of a public run: 147 by TPOT alone where 131 tokens a second came."""
+    tpot = 1.0 / 147.0
+    ttft = 128 / 131.0 - 127 * tpot
+    one = record([ttft + tpot * number for number in range(128)])
+    assert definitions.user_tokens_per_second(one) == pytest.approx(131.0)
+    assert definitions.interactivity(one) == pytest.approx(147.0)
+
+
+@pytest.mark.parametrize("few", [record([]), record([0.0]), record(output_tokens=0)])
+def test_tokens_of_a_user_without_tokens_or_time_are_unknown_and_not_zero(few: RequestRecord) -> None:
+    assert math.isnan(definitions.user_tokens_per_second(few))
+
+
+def test_inter_token_latencies_of_other_tools_are_theirs() -> None:
+    """Five tokens in two events. Inference Perf: four gaps, three of them 0. LLMPerf: E2E / tokens, with the TTFT."""
+    merged = record([0.5, 0.9], output_tokens=5)
+    assert definitions.itl_seconds(merged) == pytest.approx([0.4])
+    assert sorted(definitions.itl_inference_perf_seconds(merged)) == pytest.approx([0.0, 0.0, 0.0, 0.4])
+    assert definitions.itl_llmperf_seconds(merged) == pytest.approx(0.9 / 5)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 2.0), st.integers(1, 6)), min_size=1, max_size=12), st.integers(0, 10**9))
+def test_inter_token_latencies_are_those_of_the_other_tools_own_loops(
+    events: list[tuple[float, int]], seed: int
+) -> None:
+    """Written out as in Inference Perf's report and LLMPerf's client, from moments and tokens of each chunk."""
+    moments = np.cumsum([gap for gap, _ in events]).tolist()
+    tokens = sum(count for _, count in events)
+    one = record(moments, at=float(seed % 7), output_tokens=tokens)
+    chunk_times = [one.sent_at + moment for moment in moments]
+    times = [at for at, (_, count) in zip(chunk_times, events, strict=True) for _ in range(count)]
+    deltas = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert sorted(definitions.itl_inference_perf_seconds(one)) == pytest.approx(sorted(deltas), abs=1e-9)
+    to_next = [later - earlier for earlier, later in itertools.pairwise([one.sent_at, *chunk_times])]
+    assert definitions.itl_llmperf_seconds(one) == pytest.approx(sum(to_next) / tokens)
+
+
+def test_without_merged_events_inference_perf_has_our_gaps() -> None:
+    assert definitions.itl_inference_perf_seconds(record()) == pytest.approx(definitions.itl_seconds(record()))
+
+
+@pytest.mark.parametrize("few", [record([]), record(output_tokens=0)])
+def test_an_answer_without_tokens_has_no_latency_of_llmperf(few: RequestRecord) -> None:
+    assert math.isnan(definitions.itl_llmperf_seconds(few))
+    assert not any(gap == 0.0 for gap in definitions.itl_inference_perf_seconds(few))
+
+
+def test_the_tokens_of_a_system_are_from_the_first_request_to_the_last_response() -> None:
+    """Sent at 0 and 1 s, the last token at 4 s; what failed at 600 s is no response, and its tokens are none."""
+    lost = record([0.5], RequestOutcome.TIMED_OUT, at=1.0, ended_at=600.0, output_tokens=1)
+    given = [record([1.0, 2.0]), record([1.0, 3.0], at=1.0, ended_at=9.0), lost]
+    assert definitions.system_tokens_per_second(given) == pytest.approx(4 / 4.0)
+    assert math.isnan(definitions.system_tokens_per_second([lost]))
+    assert math.isnan(definitions.system_tokens_per_second([record(output_tokens=0)]))
+    assert math.isnan(definitions.system_tokens_per_second([]))
 
 
 @pytest.mark.parametrize("moments", [(), (0.5,)])

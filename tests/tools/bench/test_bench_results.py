@@ -18,6 +18,7 @@ from holdfast.tools.bench.engine import EngineSample, reported
 from holdfast.tools.bench.load_generator import Client, LatencyBounds
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.results import as_json, measure
+from holdfast.tools.bench.thresholds import Threshold
 from holdfast.twin.inputs import BadInput
 from tests.tools.bench.bench_builders import record, steady
 
@@ -141,9 +142,12 @@ def test_every_cause_has_words() -> None:
 
 def test_the_page_needs_nothing_else_and_escapes_what_servers_say(tmp_path: Path) -> None:
     given = [*steady(60), record(outcome=RequestOutcome.HTTP_ERROR, tokens_at=(), error="<script>alert(1)</script>")]
-    found = measure(given, LatencyBounds(ttft_seconds=1.0), dollars_per_hour=2.0)
+    asked = [Threshold("mean", "TTFT", 1.0), Threshold("p100", "E2E", 1.0)]
+    found = measure(given, LatencyBounds(ttft_seconds=1.0), dollars_per_hour=2.0, thresholds=asked)
     page.write([tmp_path / "page.html"], found, given, "<b>", 0.99)
     text = (tmp_path / "page.html").read_text()
+    assert '<p class="held">pass: mean TTFT' in text
+    assert '<p class="missed">FAIL: p100 E2E' in text
     assert "<script" not in text
     assert "http://" not in text
     assert "data:image/png;base64," in text
@@ -200,12 +204,38 @@ def test_records_that_are_none_are_refused_with_their_line(tmp_path: Path) -> No
         "error": good.replace('"error":""', '"error":["x"]'),
         "status": good.replace('"http_status":null', '"http_status":[]'),
         "counted": good.replace('"counted":true', '"counted":"yes"'),
+        "sizes": good.replace('"prompt_tokens":10,', "").replace('"output_tokens":3,', ""),
         "deep": "[" * 100_000,
     }.items():
         assert broken != good
         path = lines_of(tmp_path / name, [good.replace('"index":0', '"index":7'), broken])
         with pytest.raises(BadInput, match=":2: not a record"):
             records.read(path)
+
+
+def test_records_without_sizes_say_what_is_missing_and_why_it_matters(tmp_path: Path) -> None:
+    records.write(tmp_path / "r.jsonl", steady(1))
+    text = (tmp_path / "r.jsonl").read_text().replace('"prompt_tokens":10,', "").replace('"output_tokens":3,', "")
+    (tmp_path / "r.jsonl").write_text(text)
+    with pytest.raises(BadInput, match=r":1: .*no prompt_tokens and no output_tokens, and without sizes no TPOT"):
+        records.read(tmp_path / "r.jsonl")
+
+
+def test_answers_that_tell_no_number_of_tokens_are_noted_and_never_zero() -> None:
+    found = measure(steady(3, output_tokens=0), LatencyBounds(), 0.0, 0.0)
+    assert found.user_tokens_per_second.count == found.itl_llmperf.count == 0
+    assert math.isnan(found.system_tokens_per_second)
+    assert "3 answers without a number of tokens: TPOT and tokens/s of them are unknown" in report.notes(found)
+
+
+def test_the_table_shows_both_speeds_of_a_user_and_the_latencies_of_other_tools() -> None:
+    merged = [record([0.4, 0.6], at=0.1 * number, index=number, output_tokens=3) for number in range(10)]
+    found = measure(merged, LatencyBounds(), 0.0, 0.0)
+    cells = {row.name: row.cells[0] for row in report.latencies(found)}
+    assert cells["tokens/s of a user"] == "5"
+    assert cells["1 / TPOT, tokens/s"] == "10"
+    assert [cells[f"ITL{tool}, ms"] for tool in ("", " of Inference Perf", " of LLMPerf")] == ["200", "100", "200"]
+    assert dict(report.rates(found))["output, system"].startswith("20 tokens/s, first request to last response")
 
 
 def test_a_request_that_stands_twice_is_refused(tmp_path: Path) -> None:

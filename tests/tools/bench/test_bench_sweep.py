@@ -206,8 +206,8 @@ def sweep_of(*trials: RateTrial) -> SweepResult:
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
     def trial(rate: float, tokens: float, user: float) -> RateTrial:
-        spread = replace(GOOD.interactivity, p50=user)
-        return RateTrial(rate, replace(GOOD, output_tokens_per_second=tokens, interactivity=spread), "")
+        spread = replace(GOOD.user_tokens_per_second, p50=user)
+        return RateTrial(rate, replace(GOOD, output_tokens_per_second=tokens, user_tokens_per_second=spread), "")
 
     found = sweep_of(trial(1.0, 100.0, 50.0), trial(2.0, 200.0, 40.0), trial(4.0, 190.0, 10.0), trial(5.0, 200.0, 40.0))
     assert [each.rate_rps for each in found.front] == [1.0, 2.0, 5.0]

@@ -104,6 +104,10 @@ def _kind(arguments: argparse.Namespace) -> str:
 def _check_sweep(arguments: argparse.Namespace, chosen: list[str]) -> None:
     if chosen not in ([], ["rate"]):
         raise BadInput("--sweep sets the rates itself: give only --rate as the first rate, or no load")
+    if arguments.threshold:
+        raise BadInput(
+            "--threshold cannot be combined with --sweep, which looks for a rate: give --slo and --objective"
+        )
     for name in ("requests", "records"):
         if getattr(arguments, name) is not None:
             raise BadInput(f"--{name} cannot be combined with --sweep")

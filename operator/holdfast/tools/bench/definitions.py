@@ -6,8 +6,11 @@
 | ITL | every gap between events with text |
 | TPOT | (E2E - TTFT) / (tokens - 1) |
 | E2E | last event with text - sent |
+| tokens/s of a user | tokens / E2E |
+| 1 / TPOT | the same once the answer flows |
 
-Where other tools differ is told in docs/bench.md. A figure that a request does not have is NaN, never 0.
+Where other tools differ is told in docs/bench.md; their ITL is computed here as well. A figure that a request does not
+have is NaN, never 0.
 """
 
 from __future__ import annotations
@@ -58,6 +61,25 @@ def itl_seconds(record: RequestRecord) -> Floats:
     return np.diff(np.asarray(record.token_at, np.float64))
 
 
+def itl_inference_perf_seconds(record: RequestRecord) -> Floats:
+    """Inter-token latencies as Inference Perf has them: tokens that came in one event are 0 s apart.
+
+    Which event carried how many tokens does not matter: there are (tokens - 1) gaps, and those between events are ours.
+
+    Source: Inference Perf, reportgen/base.py (correct_streamed_response_metrics gives each token its chunk's time).
+    """
+    merged = max(record.output_tokens - len(record.token_at), 0) if record.token_at else 0
+    return np.concatenate([itl_seconds(record), np.zeros(merged)])
+
+
+def itl_llmperf_seconds(record: RequestRecord) -> float:
+    """Inter-token latency as LLMPerf has it: E2E / tokens, one figure per request, which includes the TTFT.
+
+    Source: LLMPerf, token_benchmark_ray.py (the sum of all times to a next token, the first included, by tokens).
+    """
+    return e2e_seconds(record) / record.output_tokens if record.output_tokens > 0 else math.nan
+
+
 def e2e_seconds(record: RequestRecord) -> float:
     """End-to-end latency: from sending to the last event with text, as in vLLM's `bench serve`."""
     return record.token_at[-1] - record.sent_at if record.token_at else math.nan
@@ -71,6 +93,15 @@ def tpot_seconds(record: RequestRecord) -> float:
     if record.output_tokens < 2 or not record.token_at:
         return math.nan
     return (record.token_at[-1] - record.token_at[0]) / (record.output_tokens - 1)
+
+
+def user_tokens_per_second(record: RequestRecord) -> float:
+    """Output tokens per second that one user gets, the wait for the first one included: tokens / E2E.
+
+    NaN where tokens or times are not known.
+    """
+    e2e = e2e_seconds(record)
+    return record.output_tokens / e2e if e2e > 0.0 and record.output_tokens > 0 else math.nan
 
 
 def interactivity(record: RequestRecord) -> float:
@@ -129,6 +160,19 @@ def span_seconds(records: Sequence[RequestRecord]) -> float:
     if not sane:
         return math.nan
     return max(record.ended_at for record in sane) - min(record.sent_at for record in sane)
+
+
+def system_tokens_per_second(records: Sequence[RequestRecord]) -> float:
+    """Output tokens of all answers / (last response - first request): what the endpoint gave over the whole run.
+
+    Warm-up and drain are in it. NaN where no answer has a known number of tokens.
+
+    Source: NVIDIA NIM for LLMs, benchmarking metrics, "tokens per second per system".
+    """
+    answered = [record for record in timed(records) if record.output_tokens > 0]
+    first = min((record.sent_at for record in records if not impossible(record)), default=math.nan)
+    seconds = max((record.token_at[-1] for record in answered), default=math.nan) - first
+    return sum(record.output_tokens for record in answered) / seconds if seconds > 0.0 else math.nan
 
 
 def tokens_within(records: Iterable[RequestRecord], begin: float, end: float) -> float:

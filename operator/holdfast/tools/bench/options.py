@@ -22,6 +22,7 @@ from holdfast.tools.bench.load_generator import (
     LoadStep,
     PromptKind,
 )
+from holdfast.tools.bench.thresholds import Threshold
 from holdfast.twin.inputs import TRACE_FORMATS, BadInput
 
 KEYS = ("HOLDFAST_API_KEY", "OPENAI_API_KEY")
@@ -184,6 +185,14 @@ def _add_counting(parser: argparse.ArgumentParser) -> None:
         "--objective", type=percent_option, default=0.99, help="share of requests that must be good (default 99%%)"
     )
     counting.add_argument(
+        "--threshold",
+        type=_threshold,
+        action="append",
+        default=[],
+        metavar="'p99 E2E <= 500 ms'",
+        help="statistic (mean or pNN) of TTFT, ITL, TPOT or E2E that must not exceed a bound; may be repeated",
+    )
+    counting.add_argument(
         "--warm-up",
         type=_cut,
         default=None,
@@ -302,6 +311,13 @@ def slo_option(text: str) -> LatencyBounds:
     except ValueError:
         raise argparse.ArgumentTypeError(remedy) from None
     return LatencyBounds(**{f"{name}_seconds": seconds for name, seconds in bounds.items()})
+
+
+def _threshold(text: str) -> Threshold:
+    try:
+        return Threshold.parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def duration_option(text: str) -> float:

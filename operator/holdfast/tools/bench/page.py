@@ -10,6 +10,7 @@ from holdfast.tools.bench import report
 from holdfast.tools.bench.picture import picture
 from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
+from holdfast.tools.bench.thresholds import Judged
 from holdfast.tools.reports import page
 
 
@@ -18,14 +19,23 @@ def write(
 ) -> None:
     """HTML pages, or PNGs where a name ends so."""
     drawn = picture(found, records)
-    held = "held" if found.attains(objective) else "missed"
+    held = _held(found.attains(objective))
     parts = [
         f'<p class="lead">{html.escape(title)}</p>',
         f'<p class="{held}">{html.escape(report.verdict(found, objective))}</p>',
+        *(f'<p class="{_held(each.passed)}">{html.escape(line)}</p>' for each, line in _thresholds(found)),
         page.image(drawn, "Latencies by arrival, how they are spread, and the requests under way"),
         *figures(found),
     ]
     page.write(paths, page.document("Benchmark", parts), drawn)
+
+
+def _held(held: bool) -> str:
+    return "held" if held else "missed"
+
+
+def _thresholds(found: Results) -> list[tuple[Judged, str]]:
+    return list(zip(found.thresholds, report.thresholds(found), strict=True))
 
 
 def figures(found: Results) -> list[str]:

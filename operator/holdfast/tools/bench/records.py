@@ -91,6 +91,7 @@ def impossible(record: RequestRecord) -> str:
 _NAMES = tuple(each.name for each in fields(RequestRecord))
 _TIMES = ("scheduled_at", "sent_at", "ended_at")
 _COUNTS = ("index", "prompt_tokens", "output_tokens", "asked_tokens")
+_SIZES = ("prompt_tokens", "output_tokens")
 _KINDS: dict[str, tuple[type, ...]] = (
     dict.fromkeys(_TIMES, (float, int))
     | dict.fromkeys(_COUNTS, (int,))
@@ -136,6 +137,8 @@ def read(path: Path) -> list[RequestRecord]:
 def _record(path: Path, number: int, line: str) -> RequestRecord:
     try:
         row = json.loads(line)
+        if missing := [name for name in _SIZES if name not in row]:
+            raise ValueError(f"no {' and no '.join(missing)}, and without sizes no TPOT and no tokens/s")
         row["token_at"] = array("d", row["token_at"])
         row["outcome"] = RequestOutcome(row["outcome"])
         return _sane(RequestRecord(**row))

@@ -12,6 +12,7 @@ from holdfast.tools.bench import definitions, roofline
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.results import Results, Spread
+from holdfast.tools.bench.thresholds import Judged
 
 HEADS = ("", "mean", "p50", "p90", "p95", "p99", "max", "objective")
 UNKNOWN = "-"
@@ -44,14 +45,17 @@ class LatencyRow:
 
 
 def latencies(results: Results) -> list[LatencyRow]:
-    """TTFT, ITL, TPOT, E2E and tokens per second of a user."""
+    """TTFT, ITL (ours, then as two other tools have it), TPOT, E2E and tokens per second of a user."""
     slo = results.slo
     rows = [
         _row("TTFT, ms", results.ttft, 1000.0, slo.ttft_seconds),
         _row("ITL, ms", results.itl, 1000.0, None),
+        _row("ITL of Inference Perf, ms", results.itl_inference_perf, 1000.0, None),
+        _row("ITL of LLMPerf, ms", results.itl_llmperf, 1000.0, None),
         _row("TPOT, ms", results.tpot, 1000.0, slo.tpot_seconds),
         _row("E2E, ms", results.e2e, 1000.0, slo.e2e_seconds),
-        _row("tokens/s of a user", results.interactivity, 1.0, None),
+        _row("tokens/s of a user", results.user_tokens_per_second, 1.0, None),
+        _row("1 / TPOT, tokens/s", results.interactivity, 1.0, None),
     ]
     return rows
 
@@ -63,6 +67,7 @@ def rates(results: Results) -> list[tuple[str, str]]:
         ("finished", f"{_number(results.request_rps)} req/s"),
         ("goodput", f"{_number(results.goodput_rps)} req/s"),
         ("output", f"{_number(results.output_tokens_per_second)} tokens/s"),
+        ("output, system", f"{_number(results.system_tokens_per_second)} tokens/s, first request to last response"),
         ("prompt and output", f"{_number(results.total_tokens_per_second)} tokens/s"),
         ("a request", f"{_number(results.prompt_tokens)} prompt and {_number(results.output_tokens)} output tokens"),
         (
@@ -96,6 +101,21 @@ def verdict(results: Results, objective: float) -> str:
     good, total = results.verdicts.get(definitions.GOOD, 0), results.requests
     against = "" if results.slo.is_empty else f" (objective {100 * objective:g} %)"
     return f"{good} of {total} requests good, {_percent(results.attainment)}{against}: {good_request(results.slo)}"
+
+
+def thresholds(results: Results) -> list[str]:
+    """A line for each: whether it passes, and the figure it was held against."""
+    return [_threshold(each) for each in results.thresholds]
+
+
+def _threshold(each: Judged) -> str:
+    share = "" if not each.unanswered else f"; {each.unanswered} of {each.requests} requests have no answer"
+    told = f"{'pass' if each.passed else 'FAIL'}: {each.threshold}: "
+    if math.isinf(each.seconds):
+        return f"{told}not kept by any bound{share}, and count as later than any"
+    if math.isnan(each.seconds):
+        return f"{told}unknown, no request has this figure{share}"
+    return f"{told}{_number(1000.0 * each.seconds)} ms{share}"
 
 
 def good_request(slo: LatencyBounds) -> str:
@@ -136,6 +156,7 @@ def notes(results: Results) -> list[str]:
         told.append("the engine was looked at once only: its peaks may be higher, as longer runs tell")
     for count, what in (
         (results.without_usage, "without a usage block: tokens are events with text"),
+        (results.without_tokens, "without a number of tokens: TPOT and tokens/s of them are unknown"),
         (results.one_token, "of one token: they have no TPOT"),
         (results.shorter_than_asked, "shorter than asked for"),
     ):
@@ -186,6 +207,7 @@ def told(results: Results, objective: float) -> list[str]:
     """Everything but the table, line by line."""
     return [
         *lines(rates(results)),
+        *thresholds(results),
         verdict(results, objective),
         *(f"  {line}" for line in badput(results)),
         *notes(results),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import Client, LatencyBounds
 from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.roofline import is_compute_bound
+from holdfast.tools.bench.thresholds import Judged, Threshold, judged
 from holdfast.tools.bench.window import MeasurementWindow
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -59,10 +60,14 @@ class Results:
     itl: Spread
     tpot: Spread
     e2e: Spread
+    user_tokens_per_second: Spread
     interactivity: Spread
+    itl_inference_perf: Spread
+    itl_llmperf: Spread
     request_rps: float
     goodput_rps: float
     output_tokens_per_second: float
+    system_tokens_per_second: float
     total_tokens_per_second: float
     prompt_tokens: float
     output_tokens: float
@@ -71,6 +76,8 @@ class Results:
     shorter_than_asked: int
     peak_resident_tokens: float
     peak_in_flight: int
+    without_tokens: int = 0
+    thresholds: tuple[Judged, ...] = ()
     errors: tuple[str, ...] = ()
     client: Client | None = None
     tokens_per_dollar: float = math.nan
@@ -84,8 +91,9 @@ class Results:
         return definitions.attainment(self.verdicts)
 
     def attains(self, objective: float) -> bool:
-        """Whether so many requests are good; without bounds to keep, whether any is."""
-        return self.verdicts.get(definitions.GOOD, 0) > 0 and (self.slo.is_empty or self.attainment >= objective)
+        """Whether so many requests are good (without bounds to keep, whether any is), and every threshold passes."""
+        good = self.verdicts.get(definitions.GOOD, 0) > 0 and (self.slo.is_empty or self.attainment >= objective)
+        return good and all(each.passed for each in self.thresholds)
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -112,6 +120,7 @@ def measure(
     cool_down: float | None = None,
     dollars_per_hour: float | None = None,
     client: Client | None = None,
+    thresholds: Sequence[Threshold] = (),
 ) -> Results:
     """All figures of the requests that count; cuts are as of `window.choose`."""
     cut = window.choose(records, warm_up, cool_down)
@@ -122,7 +131,6 @@ def measure(
     output_rate = _per_second(definitions.tokens_within(records, *within), cut.seconds)
     prompt_rate = _per_second(definitions.prompt_tokens_within(records, *within), cut.seconds)
     finished = definitions.finished_within(records, *within)
-    gaps = [definitions.itl_seconds(record) for record in timed]
     return Results(
         slo=slo,
         window=cut,
@@ -134,14 +142,18 @@ def measure(
             Counter(str(record.http_status) for record in counted if record.http_status not in (None, 200))
         ),
         ttft=Spread.of(_each(timed, definitions.ttft_seconds)),
-        itl=Spread.of(np.concatenate(gaps) if gaps else np.zeros(0)),
+        itl=Spread.of(_gaps(timed, definitions.itl_seconds)),
         tpot=Spread.of(_each(timed, definitions.tpot_seconds)),
         e2e=Spread.of(_each(timed, definitions.e2e_seconds)),
+        user_tokens_per_second=Spread.of(_each(timed, definitions.user_tokens_per_second)),
         interactivity=Spread.of(_each(timed, definitions.interactivity)),
+        itl_inference_perf=Spread.of(_gaps(timed, definitions.itl_inference_perf_seconds)),
+        itl_llmperf=Spread.of(_each(timed, definitions.itl_llmperf_seconds)),
         request_rps=_per_second(len(finished), cut.seconds),
         # Of those that finished: counted by arrival, good requests could be more than finished ones.
         goodput_rps=_per_second(definitions.verdicts(finished, slo)[definitions.GOOD], cut.seconds),
         output_tokens_per_second=output_rate,
+        system_tokens_per_second=definitions.system_tokens_per_second(records),
         total_tokens_per_second=output_rate + prompt_rate,
         prompt_tokens=_mean([record.prompt_tokens for record in timed]),
         output_tokens=_mean([record.output_tokens for record in timed]),
@@ -150,6 +162,8 @@ def measure(
         shorter_than_asked=sum(record.output_tokens < record.asked_tokens for record in timed),
         peak_resident_tokens=definitions.peak_resident_tokens(records),
         peak_in_flight=_peak_in_flight(records),
+        without_tokens=sum(record.output_tokens == 0 for record in timed),
+        thresholds=tuple(judged(threshold, counted) for threshold in thresholds),
         errors=_errors(counted),
         client=client,
         tokens_per_dollar=definitions.tokens_per_dollar(output_rate, dollars_per_hour or 0.0),
@@ -165,6 +179,10 @@ def figures(results: Results) -> dict[str, Any]:
         "peak_kv_cache_bytes": results.peak_resident_tokens * results.kv_bytes_per_token,
     }
     told["window"]["seconds"] = results.window.seconds
+    told["thresholds"] = [
+        {"threshold": str(each.threshold), "value_seconds": each.seconds, "passed": each.passed}
+        for each in results.thresholds
+    ]
     told["compute_bound"] = results.compute_bound
     for elsewhere in ("client", "kv_model", "accelerator"):
         del told[elsewhere]
@@ -201,6 +219,10 @@ def _commonest(counts: Counter[str]) -> dict[str, int]:
 
 def _each(records: Sequence[RequestRecord], figure: definitions.Figure) -> Floats:
     return np.array([figure(record) for record in records], np.float64)
+
+
+def _gaps(records: Sequence[RequestRecord], gaps: Callable[[RequestRecord], Floats]) -> Floats:
+    return np.concatenate([np.zeros(0), *map(gaps, records)])
 
 
 def _per_second(count: float, seconds: float) -> float:

@@ -99,13 +99,13 @@ class SweepResult:
     @property
     def front(self) -> tuple[RateTrial, ...]:
         """Trials that none beats both in output tokens/s and in tokens/s of a user (median)."""
-        known = [trial for trial in self.trials if math.isfinite(trial.results.interactivity.p50)]
+        known = [trial for trial in self.trials if math.isfinite(trial.results.user_tokens_per_second.p50)]
         return tuple(trial for trial in known if not any(_beats(other.results, trial.results) for other in known))
 
 
 def _beats(one: Results, other: Results) -> bool:
-    first = one.output_tokens_per_second, one.interactivity.p50
-    second = other.output_tokens_per_second, other.interactivity.p50
+    first = one.output_tokens_per_second, one.user_tokens_per_second.p50
+    second = other.output_tokens_per_second, other.user_tokens_per_second.p50
     return first != second and all(mine >= theirs for mine, theirs in zip(first, second, strict=True))
 
 

@@ -212,11 +212,11 @@ def _latency(panel: Axes, found: SweepResult, rates: Sequence[float]) -> None:
 
 
 def _front(panel: Axes, found: SweepResult) -> None:
-    """Throughput against interactivity: what all get, and what one gets."""
+    """Throughput against tokens per second of a user: what all get, and what one gets."""
     for trial in found.trials:
         results = trial.results
         panel.plot(
-            results.interactivity.p50,
+            results.user_tokens_per_second.p50,
             results.output_tokens_per_second,
             "o",
             color=MISSED if trial.saturated else GOOD,
@@ -224,14 +224,14 @@ def _front(panel: Axes, found: SweepResult) -> None:
         )
         panel.annotate(
             f"{trial.rate_rps:.3g}",
-            (results.interactivity.p50, results.output_tokens_per_second),
+            (results.user_tokens_per_second.p50, results.output_tokens_per_second),
             xytext=(5, 3),
             textcoords="offset points",
             fontsize=7,
         )
-    front = sorted(found.front, key=lambda trial: trial.results.interactivity.p50)
+    front = sorted(found.front, key=lambda trial: trial.results.user_tokens_per_second.p50)
     panel.plot(
-        [trial.results.interactivity.p50 for trial in front],
+        [trial.results.user_tokens_per_second.p50 for trial in front],
         [trial.results.output_tokens_per_second for trial in front],
         color=INK,
         linewidth=2.0,
@@ -264,7 +264,7 @@ def _row(trial: RateTrial, on_front: bool) -> tuple[str, ...]:
         f"{100 * results.attainment:.1f} %",
         f"{results.goodput_rps:.3g}",
         f"{results.output_tokens_per_second:,.0f}",
-        f"{results.interactivity.p50:.3g}",
+        f"{results.user_tokens_per_second.p50:.3g}",
         f"{1000 * results.ttft.p99:,.0f}",
         f"{1000 * results.tpot.p99:.3g}",
         f"{results.peak_in_flight}",
