@@ -10,11 +10,14 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from holdfast.api.benchmark_summary import Failed
 from holdfast.cli.bench import allow_connections
@@ -27,8 +30,9 @@ from holdfast.tools.bench.endpoint import NoEndpoint, fetch, served_model
 from holdfast.tools.bench.engine import metrics_url, read_sample
 from holdfast.tools.bench.load_generator import CannotGenerate, Endpoint
 from holdfast.tools.bench.report import drawn
+from holdfast.tools.bench.results import Results
 from holdfast.tools.reports import page
-from holdfast.tools.tune import report
+from holdfast.tools.tune import ladder_report, ladder_twin, report
 from holdfast.tools.tune.engine_port import CannotTry, TrialEndpoint, TrialRequests, Tried, UnusableTrial
 from holdfast.tools.tune.goal import (
     Believed,
@@ -37,10 +41,13 @@ from holdfast.tools.tune.goal import (
     believed,
     check,
     counted_of,
+    ladder_of,
     most_of,
     service_of,
     wanted_of,
 )
+from holdfast.tools.tune.ladder import LadderLoad, Rung, climb
+from holdfast.tools.tune.ladder_report import LadderReport
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
 from holdfast.tools.tune.live import Asked, LiveTrials
 from holdfast.tools.tune.report import Report
@@ -48,7 +55,7 @@ from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
 from holdfast.tools.tune.twin import TwinModel, TwinTrials
-from holdfast.twin.capacity import fitting
+from holdfast.twin.capacity import LengthPairs, fitting
 from holdfast.twin.inputs import BadInput
 
 
@@ -80,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _found(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> int:
+    if arguments.ladder is not None:
+        return await _ladder(arguments, service, wanted)
     if arguments.url is not None:
         found = await _live(arguments, service, wanted)
         code = _tell(arguments, [found])
@@ -107,26 +116,115 @@ async def _simulated(
     return Report(title, option.name, wanted, found, True, _notes(known))
 
 
-async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """A live engine: where it is, what is believed of it, and how trials reach it and its limits."""
+
+    endpoint: Endpoint
+    known: Believed
+    knobs: LiveOrRestarted
+    trials: LiveTrials
+
+    def title(self, wanted: TuningGoal) -> str:
+        return f"{self.endpoint.model} at {self.endpoint.url}: {wanted.told}"
+
+
+async def _engine(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> _Engine:
     allow_connections()
     endpoint = options.endpoint_of(arguments, os.environ)
     endpoint = replace(endpoint, model=await served_model(endpoint))
     known = await _known(arguments, service, endpoint)
     knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
-    lengths = loads.lengths_of(arguments)
-    requests = TrialRequests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)
+    return _Engine(endpoint, known, knobs, LiveTrials(endpoint, knobs, asked))
+
+
+@contextlib.asynccontextmanager
+async def _restored(engine: _Engine) -> AsyncIterator[None]:
+    """Leave the engine as it was found where something ends what is done with it."""
     try:
         with _ended_in_order():
-            most = await knobs.most()
-            found = await _search(arguments, LiveTrials(endpoint, knobs, asked), known, wanted, requests, most)
+            yield
     except BaseException:
-        await _leave(knobs.restore())
+        await _leave(engine.knobs.restore())
         raise
+
+
+async def _live(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> Report:
+    engine = await _engine(arguments, service, wanted)
+    known, knobs = engine.known, engine.knobs
+    lengths = loads.lengths_of(arguments)
+    requests = TrialRequests(lengths, counted_of(arguments, wanted), cv=arguments.cv, seed=arguments.seed)
+    async with _restored(engine):
+        found = await _search(arguments, engine.trials, known, wanted, requests, await knobs.most())
     await _leave(knobs.restore() if found.best is None else knobs.apply(found.best))
-    title = f"{endpoint.model} at {endpoint.url}: {wanted.told}"
     means = float(lengths.prompt_tokens.mean()), float(lengths.output_tokens.mean())
-    return Report(title, known.accelerator, wanted, found, False, _notes(known), means)
+    return Report(engine.title(wanted), known.accelerator, wanted, found, False, _notes(known), means)
+
+
+async def _ladder(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> int:
+    """One load against more and more sequences; 0 where a number of them attains the objective."""
+    if arguments.url is not None:
+        reports = [await _live_ladder(arguments, service, wanted)]
+    else:
+        assert service is not None
+        reports = [await _simulated_ladder(arguments, service, each, wanted) for each in service.accelerators]
+    _tell_all(arguments, ladder_report.as_json(reports), partial(_show_ladders, reports))
+    if arguments.plot:
+        ladder_report.write(arguments.plot, reports)
+    return 0 if any(each.found.holds for each in reports) else 1
+
+
+async def _live_ladder(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> LadderReport:
+    engine = await _engine(arguments, service, wanted)
+    load = _ladder_load(arguments, wanted, loads.lengths_of(arguments))
+    async with _restored(engine):
+        settings = ladder_of(arguments, await engine.knobs.most())
+        measured = partial(_rung, engine.trials, load)
+        found = await climb(settings, measured, wanted.slo.objective, _progress(ladder_report.line))
+    await _leave(engine.knobs.restore() if found.chosen is None else engine.knobs.apply(found.chosen.setting))
+    return LadderReport(f"{engine.title(wanted)}; {load.told}", load.told, wanted, found, simulated=False)
+
+
+async def _rung(trials: LiveTrials, load: LadderLoad, setting: Setting) -> Results:
+    return await trials.rung(setting, load)
+
+
+async def _simulated_ladder(
+    arguments: argparse.Namespace, service: ServiceSpec, option: AcceleratorOption, wanted: TuningGoal
+) -> LadderReport:
+    known = believed(service.model_uri, option, service.quantization)
+    most = most_of(arguments, service, known.defaults)
+    lengths = fitting(loads.lengths_of(arguments), known.engine.kv_tokens(most))
+    if not len(lengths.prompt_tokens):
+        raise BadInput(f"{option.name}: its memory cannot hold one of these requests in addition to the model weights")
+    load = _ladder_load(arguments, wanted, lengths)
+
+    async def measured(setting: Setting) -> Results:
+        await asyncio.sleep(0)  # who ends it is heard between two rungs
+        return ladder_twin.rung(known.engine, setting, load, wanted.slo, wanted.bounds)
+
+    settings = ladder_of(arguments, most)
+    found = await climb(settings, measured, wanted.slo.objective, _progress(ladder_report.line))
+    title = f"{service.model_uri} on {option.name}: {wanted.told}; {load.told}. Simulated, without an engine."
+    return LadderReport(title, load.told, wanted, found, simulated=True, notes=_notes(known))
+
+
+def _ladder_load(arguments: argparse.Namespace, wanted: TuningGoal, lengths: LengthPairs) -> LadderLoad:
+    return LadderLoad(
+        lengths,
+        counted_of(arguments, wanted),
+        arguments.concurrency or 0,
+        arguments.rate or 0.0,
+        arguments.cv,
+        arguments.seed,
+    )
+
+
+def _progress(line: Callable[[Rung], str]) -> Callable[[Rung], None]:
+    """A line on standard error for each rung."""
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    return lambda rung: console.print(line(rung))
 
 
 async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, endpoint: Endpoint) -> Believed:
@@ -234,25 +332,40 @@ def _notes(known: Believed) -> tuple[str, ...]:
     return (f"the step times behind the proposed limits are {why}",)
 
 
-def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
-    text = json.dumps(report.as_json(reports), indent=1)
+def _tell_all(arguments: argparse.Namespace, told: dict[str, Any], show: Callable[[], None]) -> None:
+    """On standard output in words, or as JSON, which may go to a file instead."""
+    text = json.dumps(told, indent=1)
     if arguments.json == "-":
         print(text)
     else:
-        _show(reports)
+        show()
     # Files come last: one that cannot be written takes nothing along of what was found.
     if arguments.json not in (None, "-"):
         Path(arguments.json).write_text(text + "\n", encoding="utf-8")
+
+
+def _tell(arguments: argparse.Namespace, reports: Sequence[Report]) -> int:
+    _tell_all(arguments, report.as_json(reports), partial(_show, reports))
     if arguments.plot:
         report.write(arguments.plot, reports)
     return 0 if any(each.found.best is not None for each in reports) else 1
 
 
 def _show(reports: Sequence[Report]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
     for each in reports:
-        console.print(printable(each.title))
-        if each.found.trials:
-            console.print(drawn(report.HEADS, report.rows(each.found)), soft_wrap=False)
-        for line in report.told(each):
-            console.print(printable(line))
+        trials = drawn(report.HEADS, report.rows(each.found)) if each.found.trials else None
+        _print(each.title, trials, report.told(each))
+
+
+def _print(title: str, table: Table | None, lines: Sequence[str]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
+    console.print(printable(title))
+    if table is not None:
+        console.print(table, soft_wrap=False)
+    for line in lines:
+        console.print(printable(line))
+
+
+def _show_ladders(reports: Sequence[LadderReport]) -> None:
+    for each in reports:
+        _print(each.title, drawn(ladder_report.HEADS, ladder_report.rows(each.found)), ladder_report.told(each))

@@ -13,6 +13,7 @@ EXAMPLE = """examples:
     --slo ttft=500ms,tpot=30ms --lengths azure-conv.csv --format azure
   holdfast tune --url http://10.0.0.7:8000 --accelerator l40s --slo ttft=2s,tpot=100ms \\
     --restart-command './restart.sh {max_num_seqs} {max_num_batched_tokens}'
+  holdfast tune -f examples/chat.yaml --ladder --concurrency 25 --prompt-tokens 100 --output-tokens 100 --length-cv 0.5
 
 Exit 0: limits were found. 1: no limits meet the objectives, or no trial was possible. 2: bad usage or input."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.catalog import find_accelerator
@@ -15,6 +15,7 @@ from holdfast.tools.bench.load_generator import LatencyBounds
 from holdfast.tools.bench.manifest import read_service
 from holdfast.tools.tune.engine_port import enough
 from holdfast.tools.tune.limits import NO_BOUND_SECONDS, holds_something_else
+from holdfast.tools.tune.rungs import rungs
 from holdfast.tools.tune.setting import Setting
 from holdfast.tools.tune.twin import TwinEngine
 from holdfast.twin.inputs import BadInput
@@ -38,12 +39,30 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.url is None and arguments.summary is not None:
         raise BadInput("--summary needs --url: -f alone uses no engine")
     check_folders(arguments, "json", "plot", "summary")
+    _check_ladder(arguments)
     _check_knobs(arguments)
     name = arguments.accelerator
     # A manifest describes its own accelerators, whatever their names.
     if name and arguments.filename is None and not arguments.unknown and find_accelerator(name) is None:
         remedy = "holdfast catalog lists the known ones; --unknown tunes with a guess"
         raise BadInput(f"--accelerator {name} is unknown; {like_accelerator(name)}{remedy}")
+
+
+def _check_ladder(arguments: argparse.Namespace) -> None:
+    loads = [name for name in ("concurrency", "rate") if getattr(arguments, name) is not None]
+    if arguments.ladder is None:
+        if loads:
+            raise BadInput(f"--{loads[0]} belongs to --ladder: a search finds its rates itself")
+        return
+    if len(loads) != 1:
+        raise BadInput("--ladder needs one load for all rungs: give --concurrency or --rate")
+    if arguments.cv != 1.0 and arguments.concurrency is not None:
+        raise BadInput("--cv cannot be combined with --concurrency: omit it, it is used with --rate")
+    for name, unset in (("summary", None), ("gpu_memory_utilization", ()), ("time_limit", None)):
+        if getattr(arguments, name) != unset:
+            raise BadInput(f"--{name.replace('_', '-')} cannot be combined with --ladder: omit it")
+    if arguments.ladder and arguments.max_num_seqs is not None:
+        raise BadInput("--max-num-seqs and a list of --ladder: give one of them")
 
 
 def _check_knobs(arguments: argparse.Namespace) -> None:
@@ -143,7 +162,8 @@ def believed(
 def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults: Setting) -> Setting:
     """The largest limits to look for: the options', else the manifest's, else vLLM's defaults. BadInput."""
     batching = None if service is None else service.batching
-    sequences = arguments.max_num_seqs or (batching and batching.max_num_seqs) or defaults.max_num_seqs
+    listed_most = arguments.ladder[-1] if arguments.ladder else None
+    sequences = listed_most or arguments.max_num_seqs or (batching and batching.max_num_seqs) or defaults.max_num_seqs
     tokens = arguments.max_num_batched_tokens or (batching and batching.max_num_batched_tokens)
     tokens = tokens or defaults.max_num_batched_tokens
     if tokens < sequences:
@@ -151,3 +171,14 @@ def most_of(arguments: argparse.Namespace, service: ServiceSpec | None, defaults
             f"{tokens} tokens per step are fewer than {sequences} sequences, which vLLM refuses: lower --max-num-seqs"
         )
     return Setting(sequences, tokens)
+
+
+def ladder_of(arguments: argparse.Namespace, most: Setting) -> tuple[Setting, ...]:
+    """The rungs as limits, with the tokens per step of `most`. BadInput where an engine cannot have them."""
+    found = arguments.ladder or rungs(most.max_num_seqs)
+    if found[-1] > most.max_num_batched_tokens:
+        raise BadInput(
+            f"{most.max_num_batched_tokens} tokens per step are fewer than {found[-1]} sequences, which vLLM refuses: "
+            "lower the last rung of --ladder, or raise --max-num-batched-tokens"
+        )
+    return tuple(replace(most, max_num_seqs=sequences) for sequences in found)

@@ -19,9 +19,10 @@ from holdfast.tools.bench.engine import FULL, Reported
 from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds, Planned, Run
 from holdfast.tools.bench.records import RequestOutcome, RequestRecord
 from holdfast.tools.bench.report import CAUSES
-from holdfast.tools.bench.results import Spread
+from holdfast.tools.bench.results import Results, Spread, measure
 from holdfast.tools.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
 from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialLoad, Tried, UnusableTrial, figures
+from holdfast.tools.tune.ladder import LadderLoad
 from holdfast.tools.tune.limits import Knobs
 from holdfast.tools.tune.race import Race
 from holdfast.tools.tune.setting import Setting
@@ -104,6 +105,15 @@ class LiveTrials:
             figures=self._figures(ended),
             causes=_causes(ended, self._asked.slo, given_up=False),
         )
+
+    async def rung(self, setting: Setting, load: LadderLoad) -> Results:
+        """A rung of a ladder, measured as `holdfast bench` measures. CannotTry as `run`."""
+        await self._knobs.apply(setting)
+        sent = load.load(self._asked.drain_seconds)
+        run, watch = await watched(OwnGenerator(), self._endpoint, sent, lambda record: None)
+        self._check(run, load.first, load.rate_rps or math.nan)
+        found = measure(run.records, self._asked.slo, load.warm_up_seconds(run.records), 0.0, client=run.client)
+        return replace(found, engine=watch.reported)
 
     async def _sent(self, load: load_generator.Load, judge: _Judge) -> tuple[Run, Reported | None]:
         run, watch = await watched(OwnGenerator(), self._endpoint, load, judge.ended)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.tools.bench import options
+from holdfast.tools.tune.rungs import listed
 from holdfast.twin.inputs import TRACE_FORMATS
 
 LEAST_MEMORY, MOST_MEMORY = 0.1, 0.99
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="0.92,0.95",
         help="shares of GPU memory to test if the KV cache is the limit; each needs a restart",
     )
+    _add_ladder(parser)
     model = parser.add_argument_group("the model that proposes")
     model.add_argument(
         "--accelerator", default="", metavar="NAME", help="accelerator that the endpoint runs on, such as h100"
@@ -74,6 +76,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="of an endpoint: the result, or why there is none, in 4 KiB of JSON; exit 0 says that it was measured",
     )
+
+
+def _add_ladder(parser: argparse.ArgumentParser) -> None:
+    steps = parser.add_argument_group("one load against more and more sequences, instead of a search")
+    steps.add_argument(
+        "--ladder",
+        nargs="?",
+        const="",
+        type=_rungs,
+        metavar="1,2,4",
+        help="measure these numbers of sequences (default: 1, 2, 4, ... up to the limit) until more are clearly worse",
+    )
+    steps.add_argument(
+        "--concurrency", type=options.whole_option, metavar="N", help="of the ladder: concurrent requests"
+    )
+    steps.add_argument("--rate", type=options.positive_option, metavar="RPS", help="of the ladder: requests per second")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +131,13 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         default=0.005,
         help="reject results of a slower client (default 5ms)",
     )
+
+
+def _rungs(text: str) -> tuple[int, ...]:
+    try:
+        return listed(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def _command(text: str) -> Sequence[str]:

@@ -75,12 +75,17 @@ class TwinEngine:
 
     def play(self, setting: Setting, load: Workload, slo: Slo) -> tuple[Records, bool]:
         """Every request's record, and whether the KV cache was too small for them."""
+        fleet, number = self.started(setting, load, slo)
+        fleet.advance(math.inf)
+        return fleet.requests, bool(fleet.state(number)["preemptions"][0])
+
+    def started(self, setting: Setting, load: Workload, slo: Slo) -> tuple[EngineFleet, int]:
+        """One such engine before its first request, and its number."""
         limits = SchedulerLimits(setting.max_num_seqs, setting.max_num_batched_tokens, self.kv_tokens(setting))
         fleet = EngineFleet(load, [EngineSpec(self.timer, limits)], slo, Routing("round-robin"))
         number = fleet.add()
         fleet.stretch(number, self.stretch)
-        fleet.advance(math.inf)
-        return fleet.requests, bool(fleet.state(number)["preemptions"][0])
+        return fleet, number
 
 
 class TwinTrials:
