@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
-    found = _offers(spec, load)
+    found = _offers(spec, load, arguments.max_num_seqs)
     if arguments.json:
         print(json.dumps(_as_json(spec, load, found), indent=1))
     else:
@@ -135,11 +135,11 @@ class _Load:
     recorded: Workload | None = None
 
 
-def _offers(spec: ServiceSpec, load: _Load) -> tuple[Offer, ...]:
+def _offers(spec: ServiceSpec, load: _Load, sequences: Sequence[int]) -> tuple[Offer, ...]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("simulating", total=1.0)
         show = partial(progress.update, task)
-        return offers(spec, load.rate_rps, load.lengths, lambda share: show(completed=share), load.recorded)
+        return offers(spec, load.rate_rps, load.lengths, lambda share: show(completed=share), load.recorded, sequences)
 
 
 def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
@@ -206,10 +206,7 @@ def _lead(spec: ServiceSpec, load: _Load) -> str:
 
 def _front_line(offer: Offer, point: Point) -> str:
     price = counted(point.gpus, "GPU") if point.cost_per_hour is None else f"${point.cost_per_hour:.2f}/h"
-    return (
-        f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.accelerator}, "
-        f"{offer.limits.max_num_batched_tokens} tokens/step"
-    )
+    return f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.name}"
 
 
 def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:

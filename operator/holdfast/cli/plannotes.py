@@ -13,19 +13,20 @@ from holdfast.tools.plan.rows import Offer
 from holdfast.tools.plan.spec_bounds import floor, most_replicas, on_demand_beside
 
 DEFAULT, GUESSED = "*", "?"
+AS_IN_SPEC = f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there"
 
 
 def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str]:
     """Lines below the table; sizes were played with `recorded` requests, or with random ones."""
     return [
-        f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there",
+        *([AS_IN_SPEC] if any(offer.default_batching for offer in found) else []),
         *_guesses(found),
         *_taken(spec),
         *_limits(spec, found),
         *_refusals(spec, found),
         *(_spread(offer, recorded) for offer in found if not offer.spread_holds),
         *_unplayed(found),
-        *(offer.impossible for offer in found if offer.impossible),
+        *dict.fromkeys(offer.impossible for offer in found if offer.impossible),
     ]
 
 
@@ -93,6 +94,6 @@ def _spread(offer: Offer, recorded: bool) -> str:
     share = 100.0 * (offer.spread_attainment or 0.0)
     how = ", with the recorded requests" if recorded else ""
     return (
-        f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step: behind a plain Service, which "
-        f"spreads requests unevenly{how}: {share:.2f} % good with {offer.replicas}; {enough}"
+        f"{offer.name}: behind a plain Service, which spreads requests unevenly{how}: {share:.2f} % good with "
+        f"{offer.replicas}; {enough}"
     )

@@ -362,3 +362,37 @@ def test_a_name_that_is_only_like_a_known_one_is_told_below_the_table(tmp_path: 
     assert line == (
         "h200-foo: taken for h200_sxm by its name; if it is another GPU, describe it in accelerators[].hardware"
     )
+
+
+def test_sequences_are_an_axis_of_a_plan_and_more_of_them_carry_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = planned(manifest(tmp_path), capsys, "--rate", "4", *SMALL, "--max-num-seqs", "2,16,16")
+    assert code == 0
+    few, many = told["offers"]
+    assert [offer["limits"]["max_num_seqs"] for offer in (few, many)] == [2, 16]
+    assert few["bound_by"] == "Sequences"
+    assert few["simulated"]["rate_rps"] < many["simulated"]["rate_rps"]
+    assert few["saturation_rps"] < many["saturation_rps"]
+    assert not few["default_batching"]
+
+
+def test_sequences_that_the_spec_has_are_its_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifest(tmp_path, batching={"mode": "Fixed", "maxNumSeqs": 16, "maxNumBatchedTokens": 512})
+    assert main(["plan", "-f", str(path), "--rate", "4", *SMALL, "--max-num-seqs", "16,2048"]) == 0
+    shown = capsys.readouterr().out
+    assert " 16, 512* " in shown
+    assert " 2048, 512 " in shown
+    assert "h100: 2048 sequences are more than 512 tokens per step: vLLM does not start so: lower" in shown
+    assert "1 x h100, 16 sequences, 512 tokens/step" in shown
+
+
+@pytest.mark.parametrize("text", ["", ",", "0", "8,-1", "8,x", "1e3", "9" * 400])
+def test_sequences_that_are_no_numbers_are_told_in_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["plan", "-f", str(manifest(tmp_path)), "--rate", "4", *SMALL, f"--max-num-seqs={text}"])
+    shown = capsys.readouterr().err
+    assert (refused.value.code, shown.count("\n")) == (2, 1)
+    assert "give numbers of sequences above 0, such as 8,16,64" in shown

@@ -55,10 +55,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
     )
+    parser.add_argument(
+        "--max-num-seqs",
+        type=_sequences,
+        default=(),
+        metavar="8,16,64",
+        help="numbers of sequences to plan for, in place of the manifest's or vLLM's own",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
     )
+
+
+def _sequences(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 and len(part) <= 6 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers of sequences above 0, such as 8,16,64")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def _positive(text: str) -> float:

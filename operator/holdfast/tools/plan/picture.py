@@ -22,11 +22,6 @@ LEAST_MISSED = 2e-4
 """Shares of misses below this are drawn as this: a plan counts some thousand requests."""
 
 
-def name(offer: Offer) -> str:
-    """An offer in few words."""
-    return f"{offer.accelerator}, {offer.limits.max_num_batched_tokens} tokens/step"
-
-
 def picture(spec: ServiceSpec, rate_rps: float, found: Sequence[Offer]) -> bytes:
     """A PNG."""
     rows = max(3, len(found))
@@ -55,7 +50,7 @@ def _front(panel: Axes, spec: ServiceSpec, found: Sequence[Offer]) -> None:
             markersize=4.5,
             linewidth=0.8,
             alpha=0.75,
-            label=name(offer) + (" (default)" if offer.default_batching else ""),
+            label=offer.name + (" (default)" if offer.default_batching else ""),
         )
     best = pareto(found)
     corners = [(_cost(point, dollars), _height(point.attainment)) for _, point in best]
@@ -99,7 +94,7 @@ def _replicas(panel: Axes, found: Sequence[Offer]) -> None:
         panel.annotate(
             _limits(offer), (offer.saturation_rps, row), xytext=(14, -3), textcoords="offset points", fontsize=8
         )
-    panel.set_yticks(range(len(found)), [name(offer) for offer in found])
+    panel.set_yticks(range(len(found)), [offer.name for offer in found])
     panel.set_ylim(len(found) - 0.4, -0.6)
     panel.set_xlim(0.0, 1.6 * max(offer.saturation_rps for offer in found) or 1.0)
     panel.set_xlabel("req/s a replica: green 50-70 % of saturation, diamond the most at the objective, end saturation")

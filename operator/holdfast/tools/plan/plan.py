@@ -22,7 +22,7 @@ from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
-from holdfast.tools.plan.spec_bounds import dollars, floor, no_room, ruled_out, too_long
+from holdfast.tools.plan.spec_bounds import dollars, floor, no_room, ruled_out, too_long, too_many
 from holdfast.twin.capacity import (
     Bench,
     LengthPairs,
@@ -66,12 +66,18 @@ def offers(
     lengths: LengthPairs,
     progress: Progress = lambda share: None,
     recorded: Workload | None = None,
+    sequences: Sequence[int] = (),
 ) -> tuple[Offer, ...]:
     """Every accelerator with the spec's batching and, unless that is fixed, all that carry nearly the most.
 
     `recorded` requests are what sizes are played with behind a plain Service, as they came; else random ones.
+    With `sequences`, each of these numbers is planned for in place of the spec's, with the best tokens per step alone.
     """
-    asked = [each for option in spec.accelerators for each in _choices(spec, option, rate_rps, lengths, recorded)]
+    choices = partial(_choices, spec, rate=rate_rps, lengths=lengths, recorded=recorded)
+    if sequences:
+        asked = [each for option in spec.accelerators for most in sequences for each in choices(option, most)]
+    else:
+        asked = [each for option in spec.accelerators for each in choices(option)]
     sized = _beside(asked, lambda share: progress(SIZED_SHARE * share))
     found = [each.offer for each in sized]
     spread = [partial(_spread, each, spec.slo.objective) for each in sized if _looked_at(each.offer, found)]
@@ -117,30 +123,41 @@ def _spread(sized: _Sized, objective: float) -> Offer:
 
 
 def _choices(
-    spec: ServiceSpec, option: AcceleratorOption, rate: float, lengths: LengthPairs, recorded: Workload | None
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    sequences: int | None = None,
+    *,
+    rate: float,
+    lengths: LengthPairs,
+    recorded: Workload | None,
 ) -> list[Callable[[], _Sized]]:
-    """What is to be simulated of an accelerator."""
+    """What is to be simulated of an accelerator: with the spec's sequences, or with so many."""
     prior = option_prior(spec.model_uri, option, spec.quantization)
     room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
     most = min(room, spec.max_model_len or room)
     held = fitting(lengths, most)
-    start = prior.limits(spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    in_spec = prior.limits(spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    start = prior.limits(sequences or spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
     refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
-    told = ruled_out(spec, option, prior.pipeline * room)
+    told = ruled_out(spec, option, prior.pipeline * room) or too_many(option, start)
     if not told and 1.0 - refused < spec.slo.objective:
         told = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
     if told:
-        return [partial(_Sized, _nothing(option, prior, start, refused, told))]
+        return [
+            partial(_Sized, replace(_nothing(option, prior, start, refused, told), default_batching=start == in_spec))
+        ]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
     least = batching.FALLEN * batching.best(tried).rate_rps
     wanted = [each for each in tried if each is tried[0] or (each.rate_rps > least and not spec.batching_fixed)]
+    if sequences and not spec.batching_fixed:
+        wanted = [batching.best(tried)]
     prompts = partial(_refused_beyond, most, prior)
     asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
     if recorded is not None:
         recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
     load = _PlannedLoad(rate, asked, held, refused, mix, recorded)
-    return [partial(_offer, spec, option, prior, load, each, each is tried[0]) for each in wanted]
+    return [partial(_offer, spec, option, prior, load, each, each.limits == in_spec) for each in wanted]
 
 
 @dataclass(frozen=True, slots=True)

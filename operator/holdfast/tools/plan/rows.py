@@ -57,6 +57,12 @@ class Offer:
     impossible: str = ""
 
     @property
+    def name(self) -> str:
+        """The choice in few words."""
+        limits = self.limits
+        return f"{self.accelerator}, {limits.max_num_seqs} sequences, {limits.max_num_batched_tokens} tokens/step"
+
+    @property
     def operating_range_rps(self) -> tuple[float, float]:
         """Requests per second of a replica where it is best run: 50 to 70 % of saturation, where that keeps the SLO."""
         kept = self.simulated.rate_rps

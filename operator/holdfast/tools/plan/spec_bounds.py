@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
+from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.prior import EnginePrior
 from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, keepers
 from holdfast.twin.capacity import LengthPairs
@@ -55,6 +56,16 @@ def ruled_out(spec: ServiceSpec, option: AcceleratorOption, room: int) -> str:
             "does not start there: lower it, or give a replica more GPUs (accelerators[].count)"
         )
     return ""
+
+
+def too_many(option: AcceleratorOption, limits: BatchLimits) -> str:
+    """Why vLLM does not start with these limits; nothing where it does."""
+    if limits.max_num_seqs <= limits.max_num_batched_tokens:
+        return ""
+    return (
+        f"{option.name}: {limits.max_num_seqs} sequences are more than {limits.max_num_batched_tokens} tokens per "
+        "step: vLLM does not start so: lower --max-num-seqs, or raise batching.maxNumBatchedTokens"
+    )
 
 
 def too_long(option: AcceleratorOption, most: int, refused: float) -> str:
