@@ -26,9 +26,11 @@ from holdfast.enginemodel.prior import PriorSource
 from holdfast.enginemodel.suggestions import like_accelerator, like_model
 from holdfast.tools.bench.checks import check_files, check_folders
 from holdfast.tools.bench.manifest import parsed_service, read_service
+from holdfast.tools.bench.page import table as html_table
 from holdfast.tools.plan import picture
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.tools.plan.plan import offers
+from holdfast.tools.plan.prices import with_prices
 from holdfast.tools.plan.rows import Offer, Point, pareto
 from holdfast.tools.plan.spec_bounds import most_replicas
 from holdfast.tools.reports import page
@@ -50,10 +52,10 @@ HEADS = (
     "replicas",
     "loaded\nto",
     "70 %\nwith",
-    "$/h",
-    "$/M\ntokens",
-    "M tokens\n/$",
 )
+PRICES = ("$/h", "$/M\ntokens", "M tokens\n/$")
+"""Further heads, where any accelerator has a price."""
+
 FRONT = "Cost and attainment with random requests at that rate, spread evenly (Pareto front)"
 
 
@@ -63,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             page.require()
         check_folders(arguments, "plot")
-        spec = _spec(arguments)
+        spec = with_prices(_spec(arguments), arguments.cost)
         load = _load(arguments, spec.slo.window_seconds)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
@@ -213,10 +215,11 @@ def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
     console.print(_lead(spec, load))
     table = Table(box=None)
-    for head in HEADS:
+    heads, rows = _table(found)
+    for head in heads:
         table.add_column(head, justify="left" if head == "accelerator" else "right")
-    for offer in found:
-        table.add_row(*_row(offer))
+    for row in rows:
+        table.add_row(*row)
     console.print(table, soft_wrap=False)
     for note in notes(spec, found, load.recorded is not None):
         console.print(note)
@@ -233,12 +236,11 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) ->
     if path.suffix == ".png":
         path.write_bytes(drawn)
         return
-    rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _row(offer))}</tr>" for offer in found]
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in HEADS)
+    heads, rows = _table(found)
     parts = [
         f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
         page.image(drawn, "Cost and attainment, and what one replica of each choice carries"),
-        f"<h2>Choices</h2><table><tr>{heads}</tr>{''.join(rows)}</table>",
+        f"<h2>Choices</h2>{html_table(heads, rows)}",
         *(f"<p>{html.escape(note)}</p>" for note in notes(spec, found, load.recorded is not None)),
         f"<h2>{FRONT}</h2><ul>",
         *(f"<li>{html.escape(_front_line(offer, point))}</li>" for offer, point in pareto(found)),
@@ -247,13 +249,25 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) ->
     path.write_text(page.document(f"Plan for {spec.key.name}", parts), encoding="utf-8")
 
 
-def _row(offer: Offer) -> list[str]:
-    def number(value: float | None, digits: int) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
+def _table(found: Sequence[Offer]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Heads and rows; the columns of prices where there is one."""
+    if not any(offer.cost_per_hour is not None for offer in found):
+        return HEADS, [_row(offer) for offer in found]
+    return HEADS + PRICES, [_row(offer) + _prices(offer) for offer in found]
 
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _prices(offer: Offer) -> list[str]:
+    millions = None if offer.tokens_per_dollar is None else offer.tokens_per_dollar / 1e6
+    return [_number(offer.cost_per_hour, 2), _number(offer.cost_per_million_tokens, 3), _number(millions, 1)]
+
+
+def _row(offer: Offer) -> list[str]:
     low, high = offer.operating_range_rps
     default = DEFAULT if offer.default_batching else ""
-    millions = None if offer.tokens_per_dollar is None else offer.tokens_per_dollar / 1e6
     return [
         offer.accelerator + (f" {GUESSED}" if offer.source != PriorSource.TABLE else ""),
         f"{offer.limits.max_num_seqs}, {offer.limits.max_num_batched_tokens}{default}",
@@ -263,10 +277,7 @@ def _row(offer: Offer) -> list[str]:
         "memory" if offer.memory_bound else "compute",
         f"{offer.saturation_rps:.2f}",
         f"{low:.2f}-{high:.2f}" if low < high else f"{high:.2f}",
-        number(offer.replicas, 0),
+        _number(offer.replicas, 0),
         "-" if offer.load is None else f"{100 * offer.load:.0f} %",
-        number(offer.safe_replicas, 0),
-        number(offer.cost_per_hour, 2),
-        number(offer.cost_per_million_tokens, 3),
-        number(millions, 1),
+        _number(offer.safe_replicas, 0),
     ]

@@ -9,7 +9,7 @@ from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.acceleratornames import taken_for
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.plan.plan import MOST_SPREAD_REPLICAS
-from holdfast.tools.plan.rows import Offer
+from holdfast.tools.plan.rows import Offer, priced
 from holdfast.tools.plan.spec_bounds import floor, most_replicas, on_demand_beside
 
 DEFAULT, GUESSED = "*", "?"
@@ -24,6 +24,7 @@ def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str
         *_taken(spec),
         *_limits(spec, found),
         *_refusals(spec, found),
+        *_unpriced(found),
         *(_spread(offer, recorded) for offer in found if not offer.spread_holds),
         *_unplayed(found),
         *dict.fromkeys(offer.impossible for offer in found if offer.impossible),
@@ -63,6 +64,15 @@ def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
         if pair is not None:
             told = f"{counted(pair.most, 'replica', 'is', 'are')} on {pair.accelerator} (scaling.minOnDemand)"
             yield f"{option.name}: {told}; the price includes both"
+
+
+def _unpriced(found: Sequence[Offer]) -> Iterator[str]:
+    """Where others have a price, and cost is compared by prices."""
+    unknown = dict.fromkeys(offer.accelerator for offer in found if offer.replicas and offer.cost_per_hour is None)
+    if priced(found):
+        yield from (
+            f"{name}: without a price it is not compared by cost; give --cost {name}=DOLLARS" for name in unknown
+        )
 
 
 def _refusals(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:

@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from holdfast.cli.main import build_parser, main
-from holdfast.cli.plan import _load
+from holdfast.cli.plan import HEADS, PRICES, _load
 from holdfast.cli.plannotes import notes
 from holdfast.tools.bench.manifest import read_service
 from holdfast.tools.plan.busiest_minute import read_busiest
+from holdfast.tools.plan.prices import with_prices
 from holdfast.twin.capacity import lognormal_lengths
 from holdfast.twin.inputs import BadInput
 from holdfast.twin.traces import LONGEST_LINE, read_trace
@@ -396,3 +397,59 @@ def test_sequences_that_are_no_numbers_are_told_in_one_line(
     shown = capsys.readouterr().err
     assert (refused.value.code, shown.count("\n")) == (2, 1)
     assert "give numbers of sequences above 0, such as 8,16,64" in shown
+
+
+PAIR = ("--accelerator", "h100:2", "--accelerator", "l40s")
+PLANNED = ("plan", "--model", "Qwen/Qwen3-8B", *PAIR, "--ttft", "2s", "--tpot", "50ms", "--rate", "4", *SMALL)
+FEW = ("--max-num-seqs", "16")
+NO_PRICES = ("h100", "h100=", "=3", "h100=0", "h100=-1", "h100=nan", "h100=inf", "h100=1e9", "h100=$3")
+
+
+def test_a_price_per_gpu_and_hour_gives_dollars_per_hour_and_per_million_tokens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*PLANNED, *FEW, "--cost", "h100=2.95", "--json"]) == 0
+    dear, unknown = json.loads(capsys.readouterr().out)["offers"]
+    assert dear["cost_per_hour"] == pytest.approx(2.95 * 2 * dear["replicas"])
+    tokens_per_hour = 3600.0 * 4.0 * (200 + 20)
+    assert dear["cost_per_million_tokens"] == pytest.approx(1e6 * dear["cost_per_hour"] / tokens_per_hour, rel=0.01)
+    assert (unknown["cost_per_hour"], unknown["cost_per_million_tokens"]) == (None, None)
+
+
+def test_columns_of_prices_are_there_with_a_price_and_left_out_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLANNED, *FEW]) == 0
+    assert "$" not in capsys.readouterr().out
+    assert main([*PLANNED, *FEW, "--cost", "h100=2.95", "--plot", str(tmp_path / "plan.html")]) == 0
+    shown = capsys.readouterr().out
+    assert "$/h  tokens" in shown
+    assert "l40s: without a price it is not compared by cost; give --cost l40s=DOLLARS" in shown
+    page = (tmp_path / "plan.html").read_text()
+    assert page.count("<th>") == len(HEADS) + len(PRICES)
+    assert page.count("<td>") == 2 * (len(HEADS) + len(PRICES))
+
+
+def test_a_price_replaces_the_manifests_and_leaves_others_as_they_are(tmp_path: Path) -> None:
+    spec = read_service(manifest(tmp_path))
+    assert with_prices(spec, []) == spec
+    cheaper = with_prices(spec, ["h100=1.5"])
+    assert [option.cost_per_gpu_hour for option in cheaper.accelerators] == [1.5]
+    assert [option.cost_per_gpu_hour for option in spec.accelerators] == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("h100=2", "h100=3"), "--cost h100: given twice"),
+        (("b200=9",), "--cost b200: no such accelerator in this plan: give one of h100, l40s"),
+        *(((text,), "give dollars per GPU and hour above 0") for text in NO_PRICES),
+    ],
+)
+def test_a_price_that_is_none_is_told_in_one_line(
+    given: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLANNED, *(word for text in given for word in ("--cost", text))]) == 2
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert shown.count("\n") == 1

@@ -13,6 +13,7 @@ from holdfast.twin.inputs import TRACE_FORMATS
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
   holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20
+  holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 1s --tpot 50ms --rate 20 --cost h100=2.95
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
 
 Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
@@ -61,6 +62,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=(),
         metavar="8,16,64",
         help="numbers of sequences to plan for, in place of the manifest's or vLLM's own",
+    )
+    parser.add_argument(
+        "--cost",
+        action="append",
+        default=[],
+        metavar="h100=2.95",
+        help="dollars per GPU and hour of an accelerator, in place of the manifest's costPerHour; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
