@@ -23,7 +23,7 @@ from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds
 from holdfast.tools.bench.records import RequestOutcome
 from holdfast.tools.bench.results import Results, measure
 from holdfast.tools.tune import ladder_twin
-from holdfast.tools.tune.engine_port import CannotTry
+from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.ladder import Climb, LadderLoad, Rung, climb
 from holdfast.tools.tune.ladder_report import LadderReport, as_json, picture, rows, told
@@ -119,6 +119,19 @@ def test_the_ladder_stops_where_there_are_no_more_requests_to_run() -> None:
     found = climbed([results(2.0, peak=2), results(4.0, peak=2), results(9.0, peak=2)])
     assert [rung.sequences for rung in found.rungs] == [1, 2]
     assert "at most 2 requests were under way, so more sequences make no difference" in told(report_of(found))[2]
+
+
+def test_a_rung_that_an_engine_does_not_start_with_ends_the_ladder_and_what_was_found_stands() -> None:
+    async def measured(setting: Setting) -> Results:
+        if setting.max_num_seqs == 4:
+            raise CannotStart("CUDA out of memory")
+        return results(float(setting.max_num_seqs))
+
+    found = asyncio.run(climb([Setting(each, 2048) for each in (1, 2, 4, 8)], measured, 0.95))
+    assert [rung.sequences for rung in found.rungs] == [1, 2]
+    assert told(report_of(found))[2] == "above: 4 sequences cannot be tried: CUDA out of memory"
+    with pytest.raises(CannotStart, match="CUDA out of memory"):
+        asyncio.run(climb([Setting(4, 2048)], measured, 0.95))
 
 
 def test_words_say_what_binds_on_each_side() -> None:

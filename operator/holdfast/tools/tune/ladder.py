@@ -10,10 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from holdfast.tools.bench.definitions import GOOD
+from holdfast.tools.bench.endpoint import NoEndpoint
 from holdfast.tools.bench.engine import Reported
 from holdfast.tools.bench.load_generator import Load, Planned
 from holdfast.tools.bench.records import RequestRecord
 from holdfast.tools.bench.results import Results
+from holdfast.tools.tune.engine_port import CannotTry
 from holdfast.tools.tune.race import interval
 from holdfast.tools.tune.setting import Setting
 from holdfast.twin.capacity import LengthPairs
@@ -157,12 +159,20 @@ async def climb(
     objective: float,
     told: Callable[[Rung], None] = lambda rung: None,
 ) -> Climb:
-    """Measure one rung after the other until more sequences are clearly worse, or cannot make a difference."""
+    """Measure one rung after the other until more sequences are clearly worse, or cannot make a difference.
+
+    A rung that cannot be tried ends the ladder, and what was found below it stands. CannotTry and NoEndpoint of the
+    first one.
+    """
     found: list[Rung] = []
     for setting in settings:
-        rung = Rung(setting, await measured(setting))
-        found.append(rung)
-        told(rung)
+        try:
+            found.append(Rung(setting, await measured(setting)))
+        except (CannotTry, NoEndpoint) as problem:
+            if not found:
+                raise
+            return Climb(tuple(found), objective, f"{setting.max_num_seqs} sequences cannot be tried: {problem}")
+        told(found[-1])
         if ended := _ended(found):
             return Climb(tuple(found), objective, ended)
     return Climb(tuple(found), objective, "this is the last rung")
