@@ -57,13 +57,27 @@ def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
         least = min(sized, key=lambda offer: offer.replicas or 0)
         if (least.replicas or 0) > most:
             needed = counted(least.replicas or 0, "replica", "is needed", "are needed")
-            yield f"{option.name}: {needed}, but {field} allows {most}; raise it"
+            remedy = "raise it" if not least.relaxed else _relaxed(spec, found, least)
+            yield f"{option.name}: {needed}, but {field} allows {most}; {remedy}"
         if least.carriers < (least.replicas or 0) <= floor(spec, option):
             yield f"{option.name}: the load alone needs {least.carriers}, the spec requires {least.replicas}"
         pair = on_demand_beside(spec, option)
         if pair is not None:
             told = f"{counted(pair.most, 'replica', 'is', 'are')} on {pair.accelerator} (scaling.minOnDemand)"
             yield f"{option.name}: {told}; the price includes both"
+
+
+def _relaxed(spec: ServiceSpec, found: Sequence[Offer], least: Offer) -> str:
+    """What to do where only almost idle replicas keep the objectives: others, or another accelerator."""
+    within = [each for each in found if each.replicas and each.replicas <= most_replicas(spec, each.accelerator)[0]]
+    told = (
+        f"each would be almost idle ({100 * (least.load or 0.0):.2g} % of saturation): these objectives are too tight "
+        f"for {least.accelerator}; at 50 % of saturation it keeps {least.relaxed}"
+    )
+    if not within:
+        return told
+    other = min(within, key=lambda each: (each.cost_per_hour or 0.0, each.replicas or 0))
+    return f"{told}; or use {other.accelerator}, which keeps them with {counted(other.replicas or 0, 'replica')}"
 
 
 def _unpriced(found: Sequence[Offer]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -453,3 +454,27 @@ def test_a_price_that_is_none_is_told_in_one_line(
     shown = capsys.readouterr().err
     assert told in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_more_replicas_are_no_advice_where_only_idle_ones_keep_the_objectives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The longest of a hundred prompts takes an L40S longer than that, however many of them there are."""
+    spec = {
+        "model": {"uri": "Qwen/Qwen3-8B"},
+        "slo": {"ttft": "220ms", "tpot": "50ms", "objective": "99%"},
+        "accelerators": [{"name": "l40s"}, {"name": "h100"}],
+        "batching": {"mode": "Fixed", "maxNumSeqs": 64, "maxNumBatchedTokens": 2048},
+        "scaling": {"max": 1},
+    }
+    path = manifest(tmp_path, **spec)
+    assert main(["plan", "-f", str(path), "--rate", "2", "--prompt-tokens", "500", "--output-tokens", "100"]) == 0
+    shown = capsys.readouterr().out
+    found = re.search(
+        r"max allows 1; each would be almost idle .*; at 50 % .* it keeps ttft: (\d+)ms, tpot: \d+ms", shown
+    )
+    assert found, shown
+    assert int(found[1]) > 220
+    assert "or use h100, which keeps them with 1 replica" in shown
+    assert "raise it" not in shown

@@ -22,7 +22,7 @@ from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
-from holdfast.tools.plan.spec_bounds import dollars, floor, no_room, ruled_out, too_long, too_many
+from holdfast.tools.plan.spec_bounds import dollars, floor, most_replicas, no_room, ruled_out, too_long, too_many
 from holdfast.twin.capacity import (
     Bench,
     LengthPairs,
@@ -52,6 +52,9 @@ NEARLY = 0.97
 
 LONG_DRAWS = 3
 """Trials of each rate: they are long, so that fewer tell as much."""
+
+ALMOST_IDLE = 0.2
+"""Load below which more replicas are no remedy where the spec allows no such number: the objectives are too tight."""
 
 SIZED_SHARE = 0.7
 """Of the progress that is told: what comes before sizes are looked at behind a plain Service."""
@@ -222,10 +225,13 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Planned
     if replicas is None:
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
     price = dollars(spec, option, replicas)
+    share = rate / replicas / offer.saturation_rps
+    wants_idle = share < ALMOST_IDLE and replicas > most_replicas(spec, option.name)[0]
     return replace(
         offer,
         replicas=replicas,
-        load=rate / replicas / offer.saturation_rps,
+        load=share,
+        relaxed=_objectives(slo, bench.feasible(LEAST_LOAD * offer.saturation_rps)) if wants_idle else "",
         cost_per_hour=price,
         cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
         front=_front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest)),
@@ -298,12 +304,16 @@ def _memory_bound(engine: Engine, rate: float) -> bool:
 
 def _possible(slo: Slo, name: str, alone: tuple[float, float, float]) -> str:
     """What a replica keeps that has next to nothing to do."""
-    ttft, tpot, e2e = map(_rounded_up, alone)
-    told = f"ttft: {ttft}, tpot: {tpot}" + ("" if slo.e2e_seconds is None else f", e2e: {e2e}")
     return (
         f"{name}: spec.slo cannot be met by this model, not even by an idle engine; possible for "
-        f"{100.0 * slo.objective:g} % of these requests: {told}"
+        f"{100.0 * slo.objective:g} % of these requests: {_objectives(slo, alone)}"
     )
+
+
+def _objectives(slo: Slo, kept: tuple[float, float, float]) -> str:
+    """TTFT, TPOT and, where it is asked for, E2E that are kept, as in a spec."""
+    ttft, tpot, e2e = map(_rounded_up, kept)
+    return f"ttft: {ttft}, tpot: {tpot}" + ("" if slo.e2e_seconds is None else f", e2e: {e2e}")
 
 
 def _rounded_up(seconds: float) -> str:

@@ -33,6 +33,7 @@ class Offer:
     `spread_attainment` is the good share of as many `replicas` behind a plain Service, which spreads requests unevenly,
     and `spread_replicas` the least of them that attain the objective there, with their cost; None where that was not
     looked at, or twice as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation.
+    `relaxed`: what a replica at half its saturation keeps, where the spec allows too few almost idle ones.
     `replicas` is None where the objectives cannot be met; `impossible` then says what would be possible.
     """
 
@@ -54,6 +55,7 @@ class Offer:
     spread_replicas: int | None = None
     spread_cost_per_hour: float | None = None
     front: tuple[Point, ...] = ()
+    relaxed: str = ""
     impossible: str = ""
 
     @property
