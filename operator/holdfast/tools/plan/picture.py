@@ -32,7 +32,7 @@ def picture(spec: ServiceSpec, rate_rps: float, found: Sequence[Offer]) -> bytes
         _replicas(replicas, found)
         figure.suptitle(f"{spec.model_uri} at {rate_rps:.3g} req/s", fontsize=12, weight="bold", x=0.01, ha="left")
 
-    return page.picture(8.5, 4.6 + 0.32 * rows, draw, dots_per_inch=98)
+    return page.picture(9.5, 4.6 + 0.32 * rows, draw, dots_per_inch=98)
 
 
 def _front(panel: Axes, spec: ServiceSpec, found: Sequence[Offer]) -> None:
