@@ -46,6 +46,7 @@ UNTRIED = {
     "ledger.Ledger.rename": "for an API server that is behind",
     "statlogger.show_beside_all": "for several API servers",
     "engine_info.Identity.from_json": "for a front end in another language",
+    "page.CountersPage.__init__": "for a front end in another language",
     "page.CountersPage.text": "for a front end in another language",
     "stats_fields.identity_paths": "for a front end in another language",
     "leastsquares.stretch": "for an engine that becomes slower or faster",
