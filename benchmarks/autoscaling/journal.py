@@ -30,7 +30,7 @@ FAST_LOOP = tuple(f"twin/{name}.py" for name in ("fast_loop", "fast_loop_arrays"
 
 IN_PODS = tuple(
     f"../holdfast_engine/{name}.py"
-    for name in ("admission", "frontend", "metrics", "middleware", "scheduler", "statlogger", "statsfile")
+    for name in ("admission", "frontend", "metrics", "middleware", "page", "scheduler", "statlogger", "statsfile")
 )
 """What ties the plugin to vLLM and its pod: the twin plays none of it."""
 
