@@ -25,7 +25,7 @@ class CountersPage:
         self._started = GaugeMetricFamily(_STARTED, "When the first process of the pod began.", value=started_at)
 
     def text(self, engines_page: str) -> str:
-        """All families in the OpenMetrics format, without its end; of vLLM's own those that its page lacks."""
+        """The families that the engine's own page lacks, in the OpenMetrics format without its end."""
         said = {engine: path.read_text() for engine, path in sorted(stats_fields.identity_paths().items())}
         if said != self._said:
             self._engines = {engine: Identity.from_json(text) for engine, text in said.items()}
@@ -34,8 +34,8 @@ class CountersPage:
             self._collector = EngineCollector(next(iter(self._engines.values())), paths) if said else None
             self._said = said
         families = self._collector.collect() if self._collector else ()
-        lacking = [family for family in (self._started, self._cache()) if family.name not in engines_page]
-        return "".join(line for family in (*families, *lacking) if family.samples for line in _lines(family))
+        ours = (family for family in (*families, self._started, self._cache()) if family.samples)
+        return "".join(line for family in ours if family.name not in engines_page for line in _lines(family))
 
     def _cache(self) -> Metric:
         labels = ("model_name", "engine", *CACHE_LABELS)

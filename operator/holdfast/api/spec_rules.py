@@ -155,7 +155,7 @@ def _python(cel: str, field: str, why: str, holds: Callable[[LLMServiceSpec], bo
     return Rule(
         f"!({rust}) || {cel}",
         f"engine.frontEnd Rust and {field} exclude each other, because {why}: remove {field}, or set frontEnd: Python",
-        lambda spec: spec.engine.front_end == "Python" or holds(spec),
+        lambda spec: not spec.engine.has_rust_front_end or holds(spec),
         ".engine.frontEnd",
     )
 

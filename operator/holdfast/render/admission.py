@@ -15,7 +15,7 @@ def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Depl
 
     A measured limit holds as long as the engines stay the same. The Rust front end knows no such limit.
     """
-    if service.spec.engine.front_end == "Rust":
+    if service.spec.engine.has_rust_front_end:
         return None
     if deployed is None:
         return admission_tokens(service, accelerator)

@@ -56,7 +56,7 @@ def engine_flags(
 
 def _middleware(spec: LLMServiceSpec) -> Iterator[str]:
     """What answers in the Python front end; the Rust one knows no such flag."""
-    if spec.engine.front_end == "Python":
+    if not spec.engine.has_rust_front_end:
         yield f"--middleware={MIDDLEWARE}"
 
 

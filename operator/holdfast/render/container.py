@@ -36,7 +36,10 @@ def engine_container(
         "command": ["python3", LAUNCHER],
         "args": list(flags.arguments),
         "env": environment(spec, accelerator, flags, settings),
-        "ports": _ports(spec),
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in dict([(names.PORT_NAME, names.PORT), names.pod_port(spec)]).items()
+        ],
         "resources": resources(spec, accelerator),
         "volumeMounts": [*volumes.mounts(spec), *(plugin.mounts() if flags.with_plugin else [])],
         **probes(spec, settings),
@@ -52,13 +55,6 @@ def engine_container(
         # The last lines of a crashed engine become the message that `kubectl describe` and our conditions show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-
-
-def _ports(spec: LLMServiceSpec) -> list[Manifest]:
-    ports = {names.PORT_NAME: names.PORT}
-    if spec.engine.front_end == "Rust":
-        ports[names.POD_PORT_NAME] = names.POD_PORT
-    return [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()]
 
 
 def engine_image(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
@@ -79,7 +75,7 @@ def environment(
         "HOLDFAST_CONNECTION_CLOSE_SHARE": f"{settings.connection_close_share:g}",
         "HOLDFAST_ACCELERATOR": accelerator.name,
         **({plugin.PLAIN_FLAGS_VARIABLE: " ".join(flags.without_plugin)} if flags.without_plugin else {}),
-        **(_RUST if spec.engine.front_end == "Rust" else {}),
+        **(_RUST if spec.engine.has_rust_front_end else {}),
     }
     secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
     ours = [
@@ -104,7 +100,7 @@ def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
     both wait far longer than any healthy stall; a dead engine ends its own process.
     """
     scheme = "HTTPS" if spec.engine.tls_secret_ref else "HTTP"
-    port = names.POD_PORT_NAME if spec.engine.front_end == "Rust" else names.PORT_NAME
+    port, _ = names.pod_port(spec)
 
     def probe(path: str, period: int, timeout: int, failures: int) -> Manifest:
         return {

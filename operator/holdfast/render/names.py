@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from holdfast.api.llmservice import API_VERSION, GROUP, KIND, LLMService
+from holdfast.api.llmservice import API_VERSION, GROUP, KIND, LLMService, LLMServiceSpec
 
 Manifest = dict[str, Any]
 
@@ -85,6 +85,11 @@ def activator_url(namespace: str, service: str) -> str:
 def scheme(service: LLMService) -> str:
     """What engines speak: `https` or `http`."""
     return "https" if service.spec.engine.tls_secret_ref else "http"
+
+
+def pod_port(service: LLMServiceSpec) -> tuple[str, int]:
+    """Name and number of the port on which a pod answers probes and scrapes."""
+    return (POD_PORT_NAME, POD_PORT) if service.engine.has_rust_front_end else (PORT_NAME, PORT)
 
 
 def service_port(name: str, port: int, protocol: str) -> Manifest:

@@ -93,7 +93,7 @@ def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
         "spec": {
             "selector": {"matchLabels": _selector(service)},
             "podTargetLabels": list(names.METRIC_LABELS),
-            "podMetricsEndpoints": [endpoint] if service.spec.engine.front_end == "Python" else _of_both(endpoint),
+            "podMetricsEndpoints": _of_both(endpoint) if service.spec.engine.has_rust_front_end else [endpoint],
         },
     }
 

@@ -61,15 +61,15 @@ def pod_labels(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
         names.METRIC_SERVICE_LABEL: service.metadata.name,
         names.METRIC_ACCELERATOR_LABEL: accelerator.name,
         names.METRIC_REVISION_LABEL: revision(service, accelerator),
-        **({names.FRONT_END_LABEL: "rust"} if service.spec.engine.front_end == "Rust" else {}),
+        **({names.FRONT_END_LABEL: "rust"} if service.spec.engine.has_rust_front_end else {}),
     }
 
 
 def revision(service: LLMService, accelerator: Accelerator) -> str:
     """Changes with model, image, front end and arguments only: what a replica carries is estimated per revision."""
     image = engine_image(service.spec, accelerator)
-    front_end = [] if service.spec.engine.front_end == "Python" else [service.spec.engine.front_end]
-    return names.short_hash([image, *arguments.capacity_arguments(service.spec, accelerator), *front_end])
+    rust = ["rust"] if service.spec.engine.has_rust_front_end else []
+    return names.short_hash([image, *arguments.capacity_arguments(service.spec, accelerator), *rust])
 
 
 def inputs(service: LLMService, accelerator: Accelerator) -> str:
@@ -117,7 +117,7 @@ def scrape_annotations(service: LLMService) -> dict[str, str]:
     """For a Prometheus that finds its targets by annotation."""
     return {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(names.POD_PORT if service.spec.engine.front_end == "Rust" else names.PORT),
+        "prometheus.io/port": str(names.pod_port(service.spec)[1]),
         "prometheus.io/path": names.METRICS_PATH,
         "prometheus.io/scheme": names.scheme(service),
     }
