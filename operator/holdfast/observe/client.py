@@ -46,6 +46,11 @@ class PrometheusAddress:
     timeout_seconds: float = 5.0
     max_answer_bytes: int = 64 * 1024 * 1024
 
+    def __str__(self) -> str:
+        """As it may be shown: without a user, a password and what follows a question mark."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"
+
 
 class PrometheusClient:
     """Instant and range queries; safe to share between threads."""
@@ -67,6 +72,7 @@ class PrometheusClient:
         self._session.mount(address.url.rstrip("/"), adapter)
         self._timeout_seconds = address.timeout_seconds
         self._matchers = address.matchers
+        self._address = address
 
     def instant(self, query: Query, at: float) -> QueryResult:
         """Evaluate at `at` (seconds since the epoch)."""
@@ -102,7 +108,9 @@ class PrometheusClient:
         except PrometheusApiClientException as error:
             raise QueryError(f"{_told(query)}: {_refusal(self._session.status, self._session.refusal)}") from error
         except (requests.Timeout, TimeoutError) as error:
-            raise QueryError(f"{_told(query)}: Prometheus did not answer in time") from error
+            raise QueryError(
+                f"{_told(query)}: Prometheus at {self._address} did not answer within {timeout_seconds:g} s"
+            ) from error
         except requests.JSONDecodeError as error:
             raise QueryError(
                 f"{_told(query)}: the answer is not JSON; check that the address is that of Prometheus"
@@ -110,7 +118,10 @@ class PrometheusClient:
         except (KeyError, TypeError, AttributeError) as error:
             raise QueryError(f"{_told(query)}: the answer has no data.result") from error
         except (requests.RequestException, OSError) as error:
-            raise QueryError(f"{_told(query)}: Prometheus cannot be reached ({type(error).__name__})") from error
+            raise QueryError(
+                f"{_told(query)}: Prometheus at {self._address} cannot be reached ({type(error).__name__}); "
+                "check --prometheus-url, its Service and NetworkPolicies"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise QueryError(
                 f"{_told(query)}: the JSON of the answer cannot be parsed: too deep, or numbers too large"

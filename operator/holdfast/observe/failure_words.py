@@ -89,6 +89,7 @@ _CREATE = Remedy(
     "create it in the namespace of the LLMService, or correct its name in the spec",
     "create it in this namespace, or correct its name",
 )
+_ADD_KEY = Remedy("add the key to that Secret, or correct it in the spec", "add the key to that Secret, or correct it")
 _OTHER_MODEL = Remedy("correct model.uri and model.revision", "correct the model and its revision")
 _PULL = Remedy(
     "correct engine.image, or set engine.imagePullSecrets to a Secret with access to the registry",
@@ -128,7 +129,8 @@ def _status(numbers: str) -> str:
 _TELLING: tuple[_Row, ...] = (
     (re.compile(r"image unsupported:"), Reason.IMAGE_UNSUPPORTED, _OFFICIAL),
     (re.compile(r"engine unsupported:"), Reason.ENGINE_UNSUPPORTED, _UNSERVED),
-    (re.compile(r'(secret ".*" not found|couldn\'t find key .* in Secret)'), Reason.SECRET_MISSING, _CREATE),
+    (re.compile(r'secret ".*" not found'), Reason.SECRET_MISSING, _CREATE),
+    (re.compile(r"couldn't find key .* in Secret"), Reason.SECRET_MISSING, _ADD_KEY),
     (re.compile(r'persistentvolumeclaim ".*" not found'), Reason.VOLUME_MISSING, _CREATE),
     (re.compile(r"(\[Errno 28\]|No space left on device|Disk quota exceeded)"), Reason.DISK_FULL, _LARGER),
     (re.compile(r"container has runAsNonRoot and image (will run as root|has non-numeric user)"),

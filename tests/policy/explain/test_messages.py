@@ -549,6 +549,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, no hub": (READY, failing(pod(**ended("OSError: We couldn't connect to 'https://huggingface.co'")))),
     "Ready, full disk": (READY, failing(pod(**ended("OSError: [Errno 28] No space left on device")))),
     "Ready, no such Secret": (READY, cannot_start("CreateContainerConfigError", 'secret "hf" not found')),
+    "Ready, no such key": (
+        READY,
+        cannot_start("CreateContainerConfigError", "couldn't find key token in Secret prod/hf"),
+    ),
     "Ready, no such claim": (READY, unplaced('persistentvolumeclaim "models" not found')),
     "Ready, name taken": (READY, stopped_by(Reason.NAME_CONFLICT, ForeignObject(TAKEN).message, 2)),
     "Ready, pods refused": (READY, stopped_by(Reason.PODS_FORBIDDEN, PODS_REFUSED.message)),
