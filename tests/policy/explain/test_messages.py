@@ -592,6 +592,16 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "SLOMet, too large a model": (SLO_MET, missed(**needing(1, feasible=False, bound="KVCache"))),
     "SLOMet, impossible for a target": (SLO_MET, missed(of=CHAT.adopting(), **needing(1, feasible=False))),
     "SLOMet, failing": (SLO_MET, missed(running(2, size=3, failing=replicas(1, ReplicaPhase.FAILING)))),
+    "SLOMet, node lost": (
+        SLO_MET,
+        missed(
+            running(
+                2,
+                size=3,
+                failing=replicas(1, ReplicaPhase.FAILING, reason="NodeLost", detail="its node does not respond"),
+            )
+        ),
+    ),
     "SLOMet, one hangs": (SLO_MET, hanging(1, 4, slo=MISSED)),
     "SLOMet, one lags": (SLO_MET, lagging(4, slo=MISSED, **needing(4))),
     "SLOMet, another lags soon after": (SLO_MET, lagging_again(slo=MISSED)),

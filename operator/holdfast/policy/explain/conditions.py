@@ -246,8 +246,10 @@ def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
         return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
     if told := messages.ailing(view):
         return view.supply.sick.reason, told
-    if failing := sum(len(group.failing) for group in view.groups):
-        told = counted(failing, "replica", "fails", "fail", of=view.size)
+    if failing := [replica for group in view.groups for replica in group.failing]:
+        told = counted(len(failing), "replica", "fails", "fail", of=view.size)
+        if all(replica.failure is Reason.NODE_LOST for replica in failing):  # its engine's log says nothing of that
+            return Reason.NODE_LOST, f"{told}: {failing[0].detail}"
         return Reason.ENGINE_FAILING, f"{told}; see the engine log"
     if view.starting:
         missing = max(0, view.size - view.ready)
