@@ -27,11 +27,10 @@ _SCHEDULER = "--scheduler-cls=holdfast_engine.scheduler.HoldfastScheduler"
 
 @pytest.fixture(scope="module")
 def services(operator: None, place: Kubectl) -> None:
-    """One service with the plugin, one without, and one whose image names a vLLM that the plugin does not know."""
-    place.apply(
-        [_service("with"), _service("without", plugin="Disabled"), _service("old", image="vllm/vllm-openai:v0.31.0")]
-    )
-    for name in ("with", "without"):
+    """With the plugin and without, behind the Rust front end, and with a vLLM that the plugin does not know."""
+    plain, rust = _service("without", plugin="Disabled"), _service("rust", frontEnd="Rust")
+    place.apply([_service("with"), plain, rust, _service("old", image="vllm/vllm-openai:v0.31.0")])
+    for name in ("with", "without", "rust"):
         place.wait_for("llms", name, _is_ready, _READY_SECONDS, "Ready")
 
 
@@ -53,6 +52,19 @@ def test_off_leaves_nothing_of_the_plugin(services: None, place: Kubectl) -> Non
     assert not _samples(place, pod, "holdfast:plugin_info")
     said = "without-l40s: no fast loop, because engine.plugin is Disabled; requests beyond its capacity are refused"
     place.wait_for("llms", "without", lambda found: said in condition(found, "Ready").get("message", ""), 30, said)
+
+
+def test_behind_the_rust_front_end_a_pod_answers_probes_and_is_scraped_on_its_own_port(
+    services: None, place: Kubectl
+) -> None:
+    (pod,) = _pods(place, "rust")
+    probes = [_container(place, "rust")[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness")]
+    assert probes == ["pod", "pod"]
+    (info,) = _samples(place, pod, "holdfast:plugin_info", port=8082)
+    assert info["mode"] == "active"
+    running = f'vllm:num_requests_running{{namespace="{place.namespace}", holdfast_service="rust"}}'
+    place.wait_until(lambda: bool(stack.ask(running)), 60, "a scrape")
+    assert [row["metric"]["instance"].rpartition(":")[2] for row in stack.ask(running)] == ["8082"]
 
 
 def test_an_image_the_plugin_does_not_know_gets_plain_flags_and_is_named(services: None, place: Kubectl) -> None:
@@ -162,9 +174,9 @@ def _told(place: Kubectl, service: str) -> str:
     return str(place.get_json("configmap", f"{service}-engine-limits")["data"]["l40s"])
 
 
-def _samples(place: Kubectl, pod: str, metric: str) -> list[dict[str, str]]:
-    """The labels of a metric at the engine's own /metrics."""
+def _samples(place: Kubectl, pod: str, metric: str, port: int = 8000) -> list[dict[str, str]]:
+    """The labels of a metric at the engine's own /metrics, or at the pod's."""
     address = place.get_json("pod", pod)["status"]["podIP"]
-    with urllib.request.urlopen(f"http://{address}:8000/metrics", timeout=patient(10.0)) as answer:
+    with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=patient(10.0)) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return [sample.labels for family in families for sample in family.samples if sample.name == metric]

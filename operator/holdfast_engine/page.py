@@ -51,11 +51,12 @@ def _lines(family: Metric) -> Iterator[str]:
     yield f"# HELP {family.name} {_escaped(family.documentation)}\n# TYPE {family.name} {family.type}\n"
     for sample in family.samples:
         number: str = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
-        yield f"{sample.name}{{{_labels(sample.labels)}}} {number}\n"
+        yield f"{sample.name}{_labels(sample.labels)} {number}\n"
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(word)}"' for name, word in sorted(labels.items()))
+    pairs = ",".join(f'{name}="{_escaped(word)}"' for name, word in sorted(labels.items()))
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(text: str) -> str:
