@@ -109,6 +109,12 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def session(self) -> int:
+        """The session of all its processes; raises AssertionError before the start."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def folder(self) -> Path:
         """Where it works."""
         return self._settings.folder
@@ -186,12 +192,11 @@ class Server:
 
     def signal_core(self, number: signal.Signals) -> None:
         """Send a signal to the process with the engine in it, and not to the API server."""
-        assert self._process is not None
         cores = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 named = b"EngineCore" in (folder / "cmdline").read_bytes()
-                if named and os.getsid(int(folder.name)) == self._process.pid:
+                if named and os.getsid(int(folder.name)) == self.session:
                     cores.append(int(folder.name))
         assert len(cores) == 1, f"processes of the engine: {cores}"
         os.kill(cores[0], number)
