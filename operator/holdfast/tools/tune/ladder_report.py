@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from holdfast.tools.reports import page
 from holdfast.tools.reports.page import GOOD, INK, MISSED, STARTING
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.ladder import Climb, Rung
+from holdfast.tools.tune.report import write_sections
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -206,15 +206,9 @@ def _mapping(report: LadderReport) -> dict[str, Any]:
 
 def write(paths: Sequence[Path], reports: Sequence[LadderReport]) -> None:
     """HTML pages, or PNGs where a name ends so."""
-    drawn = picture(reports)
-    parts = [page.image(drawn, "Good requests, decode time, tail latencies and KV cache against sequences")]
-    for report in reports:
-        parts += [
-            f"<h2>{html.escape(report.title)}</h2>",
-            f"<pre>{html.escape(chr(10).join(told(report)))}</pre>",
-            table(HEADS, rows(report.found)),
-        ]
-    page.write(paths, page.document("Ladder of sequences", parts), drawn)
+    caption = "Good requests, decode time, tail latencies and KV cache against sequences"
+    sections = [(report.title, told(report), table(HEADS, rows(report.found))) for report in reports]
+    write_sections(paths, "Ladder of sequences", picture(reports), caption, sections)
 
 
 def picture(reports: Sequence[LadderReport]) -> bytes:

@@ -24,6 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with an LLMService manifest; without --url no engine is used",
     )
+    _add_limits(parser)
+    _add_ladder(parser)
+    _add_model(parser)
+    _add_load(parser)
+    _add_output(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("how limits are set")
     engine.add_argument(
         "--limits-file",
@@ -55,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="0.92,0.95",
         help="shares of GPU memory to test if the KV cache is the limit; each needs a restart",
     )
-    _add_ladder(parser)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model that proposes")
     model.add_argument(
         "--accelerator", default="", metavar="NAME", help="accelerator that the endpoint runs on, such as h100"
@@ -66,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--gpus", type=options.whole_option, default=1, metavar="N", help="number of GPUs of one engine (default 1)"
     )
-    _add_load(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("what is written")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="without FILE to standard output")
     options.add_plot(out)

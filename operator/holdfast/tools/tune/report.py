@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,15 +179,19 @@ def _as_mapping(tried: Tried) -> dict[str, Any]:
 
 def write(paths: Sequence[Path], reports: Sequence[Report]) -> None:
     """HTML pages, or PNGs where a name ends so."""
-    drawn = picture(reports)
-    parts = [page.image(drawn, "Trials: the rate of each against tokens per step, green where it held")]
-    for report in reports:
-        parts += [
-            f"<h2>{html.escape(report.title)}</h2>",
-            f"<pre>{html.escape(chr(10).join(told(report)))}</pre>",
-            table(HEADS, rows(report.found)),
-        ]
-    page.write(paths, page.document("Batching limits", parts), drawn)
+    caption = "Trials: the rate of each against tokens per step, green where it held"
+    sections = [(report.title, told(report), table(HEADS, rows(report.found))) for report in reports]
+    write_sections(paths, "Batching limits", picture(reports), caption, sections)
+
+
+def write_sections(
+    paths: Sequence[Path], heading: str, drawn: bytes, caption: str, sections: Iterable[tuple[str, Sequence[str], str]]
+) -> None:
+    """A picture (PNG), then title, words and table (HTML) of each section; a name that ends in .png gets the former."""
+    parts = [page.image(drawn, caption)]
+    for title, words, rows_html in sections:
+        parts += [f"<h2>{html.escape(title)}</h2>", f"<pre>{html.escape(chr(10).join(words))}</pre>", rows_html]
+    page.write(paths, page.document(heading, parts), drawn)
 
 
 def picture(reports: Sequence[Report]) -> bytes:
