@@ -121,17 +121,24 @@ def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
     print(f"the plugin took {1e6 * spent / all_steps[()]:.0f} us per step")
 
 
-def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
-    # Who hangs up before the engine has heard of the request has not arrived, and on a crowded machine the answer may
-    # be there before anybody looks.
+def abandoned(server: Server) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts before a client abandons a request, and once that is judged.
+
+    Who hangs up before the engine has heard of the request has not arrived, and on a crowded machine the answer may be
+    there before anybody looks.
+    """
     for _ in range(5):
-        before = counts(engine.server)
-        if engine.server.abandon(LONG, once=lambda: arrived(engine.server) > before["arrived"]):  # noqa: B023
+        before = counts(server)
+        if server.abandon(LONG, once=lambda: arrived(server) > before["arrived"]):  # noqa: B023
             break
     else:
         raise AssertionError("the answer was always there")
-    engine.server.wait_for(lambda: counts(engine.server)["unjudged"] == 0, 10, "judgement of the abandoned request")
-    after = counts(engine.server)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of the abandoned request")
+    return before, counts(server)
+
+
+def test_requests_that_clients_abandon_are_judged_once(engine: Engine) -> None:
+    before, after = abandoned(engine.server)
     assert after["arrived"] == before["arrived"] + 1
     assert is_conserved(after)
 
