@@ -1,4 +1,4 @@
-"""What an activator is told at its start."""
+"""Settings of an activator at its start."""
 
 from __future__ import annotations
 

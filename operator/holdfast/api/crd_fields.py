@@ -87,8 +87,8 @@ def _resolved(served: object, schemas: Schema) -> Schema:
 def unstored_fields(applied: object, stored: object, of: Definition = LLMSERVICE) -> tuple[str, ...]:
     """Return the paths of our fields that an applied object sets and the stored one lacks, sorted.
 
-    Whoever dropped them: see `missing_fields`. Lists of different lengths are not compared: another writer changed
-    them.
+    The CRD need not be the cause: see `missing_fields`. Lists of different lengths are not compared, because another
+    writer changed them.
     """
     return tuple(sorted(set(_unstored(declared_fields(of), applied, stored, ""))))
 

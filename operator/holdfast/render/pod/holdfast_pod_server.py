@@ -267,7 +267,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; turn away who comes while too many are being answered."""
+        """Answer in a thread; close the connection while too many requests are being answered."""
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:

@@ -57,8 +57,8 @@ UNKNOWN_TO_EMULATOR = frozenset({"--middleware"})
 def main(arguments: Sequence[str]) -> NoReturn:
     """Prepare the process, then run the engine that this image holds."""
     stop_on_sigterm()
-    # The file outlives a container that its liveness probe ended: a new one must not start as draining.
     os.environ[OWN_NAME_VARIABLE] = "holdfast-" + secrets.token_hex(16)
+    # The file outlives a container that its liveness probe ended: a new one must not start as draining.
     forget_drain(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
     make_home(os.environ.get("HOME", ""))
     folder = os.path.dirname(os.path.abspath(__file__))
@@ -94,7 +94,7 @@ def forget_drain(path: str) -> None:
 
 
 def has_rust_front_end() -> bool:
-    """Whether vLLM is told to put its Rust front end in the place of its Python one."""
+    """Whether vLLM runs its Rust front end instead of the Python one."""
     return bool(os.environ.get(RUST_FRONTEND, "").strip("0"))
 
 
