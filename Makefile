@@ -17,8 +17,8 @@ ENGINE := e2e/engine
 BESIDE := $(addprefix e2e/test_,$(addsuffix .py,bench_vllm real_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
   recordings forged_series dashboards turns hours_and_heirs scale_to_zero handing_over))
 
-# What needs a cluster that is as empty as a reader's.
-EMPTY := e2e/test_readme.py e2e/test_upgrade.py
+# What needs a cluster that is as empty as a reader's; the last two leave no operator in theirs.
+EMPTY := e2e/test_readme.py e2e/test_upgrade.py e2e/test_leftovers.py e2e/test_inference_pool.py
 
 # A browser that is timed: alone, and it needs no cluster.
 BROWSER := e2e/test_status_page.py
@@ -87,7 +87,7 @@ test-engine: install ## tests of real vLLM processes
 test-beside: install ## tests of Prometheus' answers and of what takes long
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'
 
-test-empty: install ## the README's commands and an upgrade, in an empty cluster
+test-empty: install ## the README's commands, upgrades and uninstalls, in an empty cluster
 	$(IN_CLUSTER) $(BIN)/pytest $(EMPTY) | sed -u 's/^/empty | /'
 
 build: prepare ## build what the cluster tests and the demo need; kept in ~/.cache/holdfast

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.simulate import declare
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 WITH, SLOW, STATIC = "holdfast", "holdfast-slow", "static"
 CELLS = (

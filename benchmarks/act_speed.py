@@ -25,20 +25,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.decide_speed import SCRAPE_SECONDS, TICK_SECONDS, Fleet
 from holdfast.act.resources import _KINDS
 from holdfast.api.llmservice import LLMService
-from holdfast.control.actuator import Actuator
+from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.cluster import Placement, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.observe.cluster import ObservedDeployment, ServiceParts
-from holdfast.observe.engines import EnginePod, limits_from_config_map
+from holdfast.observe.objects.cluster import ObservedDeployment, ServiceParts
+from holdfast.observe.objects.engines import EnginePod, limits_from_config_map
 from holdfast.policy.decide import decide
 from holdfast.policy.memory import Memory
-from holdfast.render import RenderSettings, context
-from holdfast.render.live import Live
-from holdfast.render.names import SERVICE_LABEL, limits_name
+from holdfast.render import RenderSettings
+from holdfast.rendered import context
+from holdfast.rendered.live import Live
+from holdfast.rendered.names import SERVICE_LABEL, limits_name
 from tests.builders import NOW, node
 from tests.control.parts import body, decision, parts
 from tests.fakes import FakeApi

@@ -37,8 +37,8 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, ReplayedRequest, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import WorkingPoint, working_point
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 MIXES = {  # mean prompt, cv, mean output, cv
     "chat": (1020, 1.2, 210, 0.8),

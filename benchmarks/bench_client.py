@@ -26,9 +26,9 @@ from holdfast.emulator import server
 from holdfast.emulator.options import EmulatorOptions, set_up
 from holdfast.emulator.stream import TokenStream
 from holdfast.enginemodel.host import Host
-from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.load_generator import Endpoint, Load, Planned
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.generators.client import OwnGenerator
+from holdfast.tools.bench.load.load_generator import Endpoint, Load, Planned
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
 
 MODEL = "Qwen/Qwen3-8B"
 STREAMS, CHUNKS_PER_SECOND = 2000, 5300.0

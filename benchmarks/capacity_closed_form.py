@@ -30,9 +30,9 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.working import working_point
-from holdfast.twin.capacity import Bench, Horizon, LengthPairs, SimulatedRate, fitting, pairs
-from holdfast.twin.fleet import EngineSpec
-from holdfast.twin.traces import read_trace
+from holdfast.twin.arrays.fleet import EngineSpec
+from holdfast.twin.replica.capacity import Bench, Horizon, LengthPairs, SimulatedRate, fitting, pairs
+from holdfast.twin.scenarios.traces import read_trace
 
 ENGINES = (
     ("Qwen/Qwen3-8B", "h100", 1),

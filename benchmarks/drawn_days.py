@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.autoscaling.cases import Case
 from holdfast.cli.simulate import declare
-from holdfast.twin.capacity import LengthPairs
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import Scenario
-from holdfast.twin.timers import Floats, Integers
-from holdfast.twin.traces import read_trace
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.arrays.timers import Floats, Integers
+from holdfast.twin.replica.capacity import LengthPairs
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
+from holdfast.twin.scenarios.traces import read_trace
 
 TREE = "4e2e7b5c16bc1c22279d39ad11104bbd7c2880c4"
 """Git's hash of the tree of commit cffd1821 (`git rev-parse cffd1821^{tree}`), the last one before this file was

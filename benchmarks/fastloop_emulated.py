@@ -35,8 +35,8 @@ from holdfast.enginemodel.host import BUSY_FRONT_END, USUAL_FRONT_END, FrontEnd
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, ReplayClock, ReplayedRequest, replay, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 
 MODEL = "Qwen/Qwen3-8B"
 CHAT, CODE = (1020, 1.2, 210, 0.8), (2050, 0.9, 30, 1.5)  # mean prompt, cv, mean output, cv
@@ -90,7 +90,11 @@ class Run:
 
 
 class Replica:
-    """One engine under one mix and SLO; the same requests come in every run of a seed, faster or slower."""
+    """One engine under one mix and SLO; the same requests come in every run of a seed, faster or slower.
+
+    `captured` is what the plugin knows of the engine's CUDA graphs. The first `calm_requests` come at `calm_rps`; they
+    are not judged.
+    """
 
     def __init__(
         self,
@@ -106,6 +110,8 @@ class Replica:
         self.slo, self.mean_prompt = slo, mix[0]
         found = replace(prior.host, front_end=USUAL_FRONT_END).slower(host)
         self.timer = prior.timer.with_host(found if front_end is None else replace(found, front_end=front_end))
+        self.captured = self.timer.host.graphs.captured
+        self.calm_requests, self.calm_rps = 0, 1.0
         self.stock = SchedulerLimits(
             prior.max_num_seqs_default, prior.max_num_batched_tokens_default, kv_tokens=prior.kv_tokens
         )
@@ -123,14 +129,13 @@ class Replica:
         with tempfile.TemporaryDirectory() as folder:
             path, clock = Path(folder) / "engine-limits", ReplayClock()
             path.write_text(asked.to_json())
-            graphs, files = self.timer.host.graphs.captured, LimitsFiles([path])
-            scheduler = FastLoopScheduler(self.stock, files, clock, graphs, ClientReports())
+            scheduler = FastLoopScheduler(self.stock, LimitsFiles([path]), clock, self.captured, ClientReports())
             outcomes = replay_on(scheduler, self._arrivals(rate, seed), self.timer, clock)
             # What is on its way to clients when the last step ends.
             clock.now = math.inf
             scheduler.loop.look()
-        ledger = scheduler.loop.ledger
-        judged = ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + scheduler.rejected
+        ledger = scheduler.loop.ledger.own
+        judged = ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + scheduler.rejected.total()
         assert judged == len(outcomes), f"{len(outcomes)} requests came, {judged} were judged"
         return self._run(outcomes)
 
@@ -140,11 +145,14 @@ class Replica:
         for tokens in TOKENS:
             for sequences in SEQUENCES:
                 limits = replace(self.stock, max_num_batched_tokens=tokens, max_num_seqs=sequences)
-                best = max(best, (self._best_goodput(limits, best[0]), limits), key=lambda found: found[0])
+                best = max(best, (self.best_goodput(limits, best[0]), limits), key=lambda found: found[0])
         return best
 
-    def _best_goodput(self, limits: SchedulerLimits, known: float) -> float:
-        """At the best rate; rates are tried upwards until queues have eaten what more requests would bring."""
+    def best_goodput(self, limits: SchedulerLimits, known: float = 0.0) -> float:
+        """At the best rate, where that is above `known`.
+
+        Rates are tried upwards until queues have eaten what more requests would bring.
+        """
         best = 0.0
         for rate in RATES:
             if rate <= known:
@@ -157,10 +165,13 @@ class Replica:
 
     def _arrivals(self, rate: float, seed: int) -> list[Arrival]:
         moments, pairs = self._traces[seed]
-        return [Arrival(at / rate, *pair) for at, pair in zip(moments, pairs, strict=True)]
+        calm = self.calm_requests
+        begun = moments[calm - 1] if calm else 0.0
+        times = [at / self.calm_rps if at <= begun else begun / self.calm_rps + (at - begun) / rate for at in moments]
+        return [Arrival(at, *pair) for at, pair in zip(times, pairs, strict=True)]
 
     def _run(self, outcomes: list[ReplayedRequest]) -> Run:
-        steady = outcomes[round(WARM_UP * len(outcomes)) :]
+        steady = outcomes[self.calm_requests + round(WARM_UP * (len(outcomes) - self.calm_requests)) :]
         return Run(steady, steady[-1].arrival.at - steady[0].arrival.at, self.slo)
 
 
@@ -209,11 +220,11 @@ def _calm_rows(replica: Replica, load: float, rate: float, limits: SchedulerLimi
     yield _calm_row(f"| {load:g} C | stock at C's limits", at_limits, stock)
     for overload in Overload:
         ours = [replica.plugin(overload, rate, seed) for seed in replica.seeds]
-        yield _calm_row(f"| {load:g} C | {overload}", ours, stock, _calm_verdict(*_ratios(ours, stock)))
+        yield _calm_row(f"| {load:g} C | {overload}", ours, stock, _calm_verdict(*ratios(ours, stock)))
 
 
 def _calm_row(name: str, runs: list[Run], stock: list[Run], verdict: str = "") -> str:
-    goodput, ttft, tpot = _ratios(runs, stock)
+    goodput, ttft, tpot = ratios(runs, stock)
     return f"{name} | {_good_share(runs):.3f} | {goodput:.3f} | {ttft:.3f} | {tpot:.3f} | {verdict} |"
 
 
@@ -223,7 +234,7 @@ def _calm_verdict(goodput: float, ttft: float, tpot: float) -> str:
     return f"within {CALM_LOSS:.0%}: " + (f"**missed** in {', '.join(missed)}" if missed else "held")
 
 
-def _ratios(runs: list[Run], stock: list[Run]) -> tuple[float, float, float]:
+def ratios(runs: list[Run], stock: list[Run]) -> tuple[float, float, float]:
     """Goodput and medians of TTFT and TPOT, as multiples of stock's."""
     pairs = list(zip(runs, stock, strict=True))
     ttft, tpot = (

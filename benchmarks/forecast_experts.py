@@ -28,9 +28,9 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.valid_traffic import judge
 from holdfast.policy.estimate.arrivals import Arrivals, observe_arrivals
 from holdfast.policy.estimate.forecast import REMEMBERED, Residuals, forecast, learn_residuals
-from holdfast.twin.timers import Floats
-from holdfast.twin.traces import read_rates, read_trace
-from holdfast.twin.workload import renewals
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.scenarios.traces import read_rates, read_trace
+from holdfast.twin.scenarios.workload import renewals
 from tests.builders import traffic
 
 CELL_SECONDS, LEAD_CELLS, SMOOTHED_CELLS = 30.0, 4, 2

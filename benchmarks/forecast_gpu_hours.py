@@ -43,12 +43,12 @@ from holdfast.maths.trend import Cell, highest_rps
 from holdfast.policy.estimate import forecast as product
 from holdfast.policy.estimate.arrivals import Arrivals, threshold
 from holdfast.policy.estimate.forecast import REMEMBERED, Forecast, Residuals, residual_quantile, smoothed_seconds
-from holdfast.twin.declared_service import Declared
+from holdfast.twin.arrays.timers import Floats
 from holdfast.twin.policies import make_policy
-from holdfast.twin.results import summary
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
-from holdfast.twin.timers import Floats
+from holdfast.twin.runs.results import summary
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 BUILT = product.forecast
 FROM_SECONDS = 600.0

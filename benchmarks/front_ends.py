@@ -24,13 +24,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from e2e.engine.mount import mount
-from e2e.engine.pod import RustPod
+from e2e.engine.pod import FrontEnd, Pod
 from e2e.engine.server import MODEL, Server, Settings
-from e2e.vllm.environment import REPOSITORY, Environment, environment
+from e2e.vllm.environment import environment
 
 PROMPT_TOKENS, FEW_TOKENS, MANY_TOKENS, AT_ONCE = 200, 2, 64, 16
-MIDDLEWARE = "--middleware=holdfast_middleware.ReadyAndBalance"
-POD_FILES = REPOSITORY / "operator" / "holdfast" / "render" / "pod"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ENGINE = (b"EngineCore", b"VLLM::Worker")
 
@@ -98,17 +96,10 @@ def measured(requests: int, rounds: int) -> dict[str, Cost]:
     found = {}
     with tempfile.TemporaryDirectory() as scratch:
         vllm, plugin = environment(), mount(Path(scratch) / "plugin")
-        with Server(python(vllm, Path(scratch) / "python", plugin)) as server:
-            found["Python, one process"] = cost(server, requests, rounds)
-        with RustPod(Settings(vllm, Path(scratch) / "rust", plugin)) as pod:
-            found["Rust"] = cost(pod, requests, rounds)
+        for front_end in (FrontEnd.PYTHON, FrontEnd.RUST):
+            with Pod(Settings(vllm, Path(scratch) / front_end.name, plugin), front_end) as pod:
+                found[front_end.value] = cost(pod, requests, rounds)
     return found
-
-
-def python(vllm: Environment, folder: Path, plugin: Path) -> Settings:
-    """As in a pod, but for the launcher."""
-    path = os.pathsep.join([str(POD_FILES), vllm.variables()["PYTHONPATH"]])
-    return Settings(vllm, folder, plugin, arguments=(MIDDLEWARE,), variables={"PYTHONPATH": path})
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from statistics import fmean
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.fastloop_emulated import CELLS, MODEL, Replica, Run
-from holdfast_engine.rules import Overload
+from holdfast_engine.objectives.rules import Overload
 
 CELL = "short, TTFT 0.5 s, TPOT 30 ms, H200"
 CAPACITY_RPS = 44.2

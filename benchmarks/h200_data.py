@@ -71,9 +71,9 @@ class Recorded:
         return float(used / sum(each["tokens"] for each in requests))
 
 
-def read(data: Path) -> Recorded:
-    """Read the data folder."""
-    folder = data / FOLDER
+def read(data: Path, name: str = FOLDER) -> Recorded:
+    """Read a folder of the data folder."""
+    folder = data / name
     lines = map(json.loads, (folder / "runs.jsonl").read_text().splitlines())
     runs = {run["run"]: run for run in lines if "variant" in run}
     requests: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}

@@ -22,7 +22,7 @@ from typing import Any
 import kopf
 from kopf._cogs.aiokits import aiotoggles
 
-from holdfast.observe import body_pruning
+from holdfast.observe.objects import body_pruning
 from holdfast.runtime.toggles import CalmToggles
 
 

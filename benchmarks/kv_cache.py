@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from holdfast.cli.simulate import declare
 from holdfast.policy.estimate import kv_cache
 from holdfast.twin.policies import make_policy
-from holdfast.twin.results import attainment, gpu_hours
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import attainment, gpu_hours
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.scenario import Scenario
 
 RPS, MINUTES, TURNS, SHORT = 2.0, 60.0, 20.0, 200.0
 CASES = {

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.accidents import ARRIVALS, SLOW, WITH, Accident, steps
 from holdfast.twin.policies import Holdfast
-from holdfast.twin.results import attainment, gpu_hours
-from holdfast.twin.run import simulate
+from holdfast.twin.runs.results import attainment, gpu_hours
+from holdfast.twin.runs.run import simulate
 
 LONGEST_TOKENS = 30_000
 CASE = Accident("longer prompts", {ARRIVALS: {"poisson": steps(((0, 12.0),))}, "duration": "2h"})

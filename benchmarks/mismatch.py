@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from holdfast.cli.simulate import declare
 from holdfast.render.admission import admission_tokens
-from holdfast.twin.declared_service import Declared
 from holdfast.twin.policies import make_policy
-from holdfast.twin.results import attainment, gpu_hours
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import attainment, gpu_hours
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 POLICIES = {"with plugin": "holdfast", "without": "holdfast-slow"}
 POINTS, TIMES = 0.5, 1.3

@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from e2e.tsdb import LONG_AGO, NOW, SCRAPE, Tsdb, prometheus, ready
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.observe import queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.poll_scheduler import Pulse
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.signals.poll_scheduler import Pulse
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 
 TICK, ENGINES, RISEN = 5.0, 4, 50
 SLOS = (Slo(0.5, 0.03, 0.99, 3600.0), Slo(1.0, 0.05, 0.99, 3600.0))

@@ -43,11 +43,11 @@ from benchmarks.decide_speed import SCRAPE_SECONDS, TICK_SECONDS
 from benchmarks.scale.report import machine, percentile
 from benchmarks.scale.rig import memory_mib
 from benchmarks.tick_speed import Answers, Even, Inline, Shown, Times
-from holdfast.control.actuator import Actuator
-from holdfast.control.loop import Loop
+from holdfast.control.tick.loop import Loop
+from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.signals.prometheus import PrometheusSource
 from holdfast.policy.settings import PolicySettings
 from holdfast.render import RenderSettings
 from holdfast.runtime import memory

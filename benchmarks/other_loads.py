@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.simulate import declare
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.peak import smallest
 from holdfast.twin.policies import make_policy
-from holdfast.twin.results import summary
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.peak import smallest
+from holdfast.twin.runs.results import summary
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 SECONDS, MOST_REPLICAS = 7200, 16
 BESIDE = ("holdfast-slow", "keda-slo", "keda-token")

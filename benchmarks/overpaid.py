@@ -31,15 +31,15 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.policy.estimate.demand import replicas_for
-from holdfast.twin.cluster import EPOCH_SECONDS
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.oracle import oracle
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.pods.cluster import EPOCH_SECONDS
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.policy_port import Move
-from holdfast.twin.results import attainment, gpu_hours
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
-from holdfast.twin.timers import Floats
+from holdfast.twin.runs.oracle import oracle
+from holdfast.twin.runs.results import attainment, gpu_hours
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 AHEAD_SECONDS = 120.0
 """About one lead time: over so much of the future the true load is averaged."""

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from holdfast.api.llmservice import LLMService
-from holdfast.observe.spec import to_spec
+from holdfast.observe.objects.spec import to_spec
 from holdfast.tools.plan.plan import offers
 from holdfast.tools.plan.rows import Offer
-from holdfast.twin.capacity import lognormal_lengths
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.fleet import Workload
+from holdfast.twin.arrays.fleet import Workload
 from holdfast.twin.policies import Static
-from holdfast.twin.results import summary
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.replica.capacity import lognormal_lengths
+from holdfast.twin.runs.results import summary
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 WARM_UP_SECONDS, SECONDS = 600.0, 4200.0
 MOST_TOKENS, MOST_GPUS = 1_000_000, 1000

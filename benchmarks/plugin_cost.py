@@ -23,12 +23,12 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from holdfast_engine import stats_fields
+from holdfast_engine.clients.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
 from holdfast_engine.fastloop import FastLoop, StartLimits
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives
-from holdfast_engine.statsfile import StatsWriter
-from holdfast_engine.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives
+from holdfast_engine.stats import stats_fields
+from holdfast_engine.stats.statsfile import StatsWriter
 
 MOST_MICROSECONDS, MOST_SHARE, MOST_GROWTH_MIB = 50.0, 0.01, 2.0
 SEQUENCES, WAITING = 256, 1000
@@ -229,7 +229,7 @@ def memory(folder: Path, requests: int) -> bool:
         engine.forget()
     growth = resident_mib() - before
     held = growth <= MOST_GROWTH_MIB
-    ledger = engine.loop.ledger
+    ledger = engine.loop.ledger.own
     judged = ledger.good + sum(ledger.bad.values()) + ledger.withdrawn
     assert ledger.arrived == judged + ledger.unjudged
     print(

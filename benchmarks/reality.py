@@ -37,11 +37,11 @@ from benchmarks.lines import Lines
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Decision
 from holdfast.domain.snapshot import Snapshot
-from holdfast.twin.peak import smallest
 from holdfast.twin.policies import Holdfast, Static
 from holdfast.twin.policy_port import Policy
-from holdfast.twin.results import attainment, counted, good, gpu_hours
-from holdfast.twin.run import Finished, simulate
+from holdfast.twin.runs.peak import smallest
+from holdfast.twin.runs.results import attainment, counted, good, gpu_hours
+from holdfast.twin.runs.run import Finished, simulate
 
 RESULTS = Path("benchmarks/results/reality.jsonl")
 WINDOW_SECONDS = 300.0

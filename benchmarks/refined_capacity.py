@@ -50,7 +50,9 @@ from holdfast.enginemodel.mix import BIN_WEIGHTS, LengthMix
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replica_model import SLOWNESS_GRID, ReplicaRate, StepLawModel, on_grid
 from holdfast.render.engine_limits import engine_limits
-from holdfast.twin.capacity import (
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast.twin.policies import Holdfast
+from holdfast.twin.replica.capacity import (
     ALONE,
     DRAWS,
     WARM_UP,
@@ -61,13 +63,11 @@ from holdfast.twin.capacity import (
     lognormal_lengths,
     sample_of,
 )
-from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast.twin.policies import Holdfast
-from holdfast.twin.results import attainment, gpu_hours
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
-from holdfast_engine.rules import Limits
+from holdfast.twin.runs.results import attainment, gpu_hours
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.declared_service import Declared, engine_kind
+from holdfast.twin.scenarios.scenario import Scenario
+from holdfast_engine.objectives.rules import Limits
 
 SCENARIOS = ("diurnal-small", "smooth", "spike", "step", "shift")
 FACTORS = (0.8, 0.9, 1.1, 1.25)
@@ -113,7 +113,7 @@ class Trial:
     routing: Routing = ALONE
 
     def rate(self, guess_rps: float, draws: int = DRAWS) -> SimulatedRate:
-        """Requests per second of one of them that attain the objective, as `twin.capacity.Bench` looks for them."""
+        """Requests per second of one that attain the objective, as `twin.replica.capacity.Bench` looks for them."""
         found = [self._largest(seed, guess_rps) for seed in range(draws)]
         error = statistics.stdev(found) / math.sqrt(draws) if draws > 1 else math.inf
         return SimulatedRate(statistics.fmean(found), error)

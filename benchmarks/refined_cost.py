@@ -120,9 +120,9 @@ def plain(question: Question, requests: int, draws: int) -> Cost:
 def compiled(question: Question, requests: int, draws: int, fast_loop: bool = False) -> Cost:
     """By the twin's loop, which is not imported where only plain Python is measured."""
     from holdfast.enginemodel.scheduler import SchedulerLimits
-    from holdfast.twin.capacity import ALONE, WARM_UP, bisected, good, lognormal_lengths, sample_of
-    from holdfast.twin.fleet import EngineFleet, EngineSpec, Workload
-    from holdfast_engine.rules import Limits, Objectives
+    from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Workload
+    from holdfast.twin.replica.capacity import ALONE, WARM_UP, bisected, good, lognormal_lengths, sample_of
+    from holdfast_engine.objectives.rules import Limits, Objectives
 
     prior = engine_prior(MODEL, question.accelerator)
     limits = SchedulerLimits(prior.max_num_seqs_default, prior.max_num_batched_tokens_default, prior.kv_tokens)

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.h200_data import rows_of, span_of
 from holdfast.enginemodel.prior import engine_prior
-from holdfast_engine.arithmetic import Law, launch_seconds, linear_seconds
-from holdfast_engine.captured_graphs import CapturedGraphs
 from holdfast_engine.fastloop import FastLoop, StartLimits
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.law.arithmetic import Law, launch_seconds, linear_seconds
+from holdfast_engine.law.captured_graphs import CapturedGraphs
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 GRAPHS = CapturedGraphs(512.0)
 OVERLOADED = ("1.25", "1.5", "2.0")

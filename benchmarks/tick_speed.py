@@ -34,14 +34,14 @@ import urllib3
 
 from benchmarks.act_speed import Cluster, Quiet
 from benchmarks.decide_speed import INTERVAL_SECONDS, SCRAPE_SECONDS, TICK_SECONDS, Fleet
-from holdfast.control.actuator import Actuator
-from holdfast.control.loop import Loop
+from holdfast.control.tick.loop import Loop
+from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.signals import AcceleratorTraffic, Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.signals.prometheus import PrometheusSource
 from holdfast.policy.settings import PolicySettings
 from holdfast.render import RenderSettings
 from tests.builders import NOW, traffic

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.accidents import STATIC, WITH, Accident, scaled, tight
 from holdfast.twin.policies import Static
-from holdfast.twin.results import attainment
-from holdfast.twin.run import simulate
+from holdfast.twin.runs.results import attainment
+from holdfast.twin.runs.run import simulate
 
 CASES = (
     ("350ms", "30ms", 30),

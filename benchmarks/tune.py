@@ -40,9 +40,9 @@ from holdfast.tools.tune.engine_port import TrialRequests, Tried, enough
 from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.twin import TwinEngine, TwinModel, TwinTrials
-from holdfast.twin.capacity import Bench, LengthPairs, fitting, good
-from holdfast.twin.fleet import EngineSpec, Workload
-from holdfast.twin.traces import read_trace
+from holdfast.twin.arrays.fleet import EngineSpec, Workload
+from holdfast.twin.replica.capacity import Bench, LengthPairs, fitting, good
+from holdfast.twin.scenarios.traces import read_trace
 
 MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "l40s"
 TRACE = "trace"
@@ -199,7 +199,7 @@ def tuned(endpoint: TwinEngine, believed: TwinEngine, slo: Slo, drawn: LengthPai
     requests = TrialRequests(drawn, enough(slo.objective), seed=seed)
     model = TwinModel(believed, slo, requests)
     requests = model.lasting(grid(MOST))
-    search = LimitsSearch(TwinTrials(endpoint, slo, MOST), model, requests, told=_tell if told else _quiet)
+    search = LimitsSearch(TwinTrials(endpoint, slo, MOST), model, requests, on_trial=_tell if told else _quiet)
     found = asyncio.run(search.tune(grid(MOST)))
     return _spent(found)
 

@@ -46,16 +46,16 @@ from holdfast.cli.bench import allow_connections
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.tools.bench import definitions
-from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.definitions import GOOD
-from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds, Load, Planned, PromptKind
+from holdfast.tools.bench.figures import definitions
+from holdfast.tools.bench.figures.definitions import GOOD
+from holdfast.tools.bench.generators.client import OwnGenerator
+from holdfast.tools.bench.load.load_generator import Endpoint, LatencyBounds, Load, Planned, PromptKind
 from holdfast.tools.tune.engine_port import TrialRequests
 from holdfast.tools.tune.limits import LimitsFile
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.capacity import LengthPairs
-from holdfast.twin.fleet import Workload
-from holdfast_engine.rules import Limits, Objectives
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.replica.capacity import LengthPairs
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 SLOWER = 1.36
 SLO_NAME = "2 s, 100 ms, 95 %"

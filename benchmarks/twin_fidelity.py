@@ -1,6 +1,6 @@
 """The twin against real vLLM: each recorded run again, request by request.
 
-    python benchmarks/twin_fidelity.py --data DIR      # DIR holds vllm_groundtruth/ and itertime/
+    python -m benchmarks.twin_fidelity --data DIR      # DIR holds vllm_groundtruth/ and itertime/
 
 Each run has one source of step times and at most one declared number, a factor on the whole table. The engines of the
 shipped tables had the usual host, and no step in flight while the next one is scheduled. Errors are those of the twin's
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.profiles import profiled_table
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.enginetimer import EngineTimer
@@ -25,9 +26,8 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.enginemodel.steptable import StepTable
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast.twin.profiles import profiled_table
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast.twin.arrays.timers import Floats
 
 LIMITS = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.10}
 """Largest relative error of mean and p99, of TTFT and E2E of the median and p90 too (docs/twin.md)."""
@@ -111,6 +111,20 @@ class Compared:
 
 def compare(run: Recorded, data: Path) -> Compared:
     """Replay a run and compare what its requests saw."""
+    (real, ours), preemptions = _played(run, data)
+    errors = {
+        name: tuple((_figures(ours[place]) / _figures(real[place]) - 1.0).tolist()) for place, name in enumerate(LIMITS)
+    }
+    return Compared(errors, preemptions)
+
+
+def columns(run: Recorded, data: Path) -> tuple[Floats, Floats]:
+    """TTFT, TPOT and E2E of the requests with more than one token: as recorded, and in the twin."""
+    return _played(run, data)[0]
+
+
+def _played(run: Recorded, data: Path) -> tuple[tuple[Floats, Floats], int]:
+    """Both, and preemptions in the twin."""
     lines = (data / "vllm_groundtruth" / run.folder / "requests.jsonl").read_text().splitlines()
     rows = sorted(map(json.loads, lines), key=lambda row: float(row["queued_ts"]))
 
@@ -126,17 +140,19 @@ def compare(run: Recorded, data: Path) -> Compared:
     fleet.add()
     fleet.advance(np.inf)
     start = column("queued_ts")[0]
-    real = _figures(at, column("first_token_ts") - start, column("last_token_ts") - start, outputs)
-    ours = _figures(at, fleet.requests["first_at"], fleet.requests["last_at"], outputs)
-    errors = {name: tuple((ours[name] / real[name] - 1.0).tolist()) for name in real}
-    return Compared(errors, int(fleet.requests["preemptions"].sum()))
+    real = _latencies(at, column("first_token_ts") - start, column("last_token_ts") - start, outputs)
+    ours = _latencies(at, fleet.requests["first_at"], fleet.requests["last_at"], outputs)
+    return (real, ours), int(fleet.requests["preemptions"].sum())
 
 
-def _figures(at: Floats, first: Floats, last: Floats, outputs: np.ndarray) -> dict[str, Floats]:  # type: ignore[type-arg]
+def _latencies(at: Floats, first: Floats, last: Floats, outputs: np.ndarray) -> Floats:  # type: ignore[type-arg]
     several = outputs > 1
     tpot = (last - first)[several] / (outputs[several] - 1)
-    values = {"ttft": first - at, "tpot": tpot, "e2e": last - at}
-    return {name: np.array([each.mean(), *np.percentile(each, (50, 90, 99))]) for name, each in values.items()}
+    return np.array([(first - at)[several], tpot, (last - at)[several]])
+
+
+def _figures(values: Floats) -> Floats:
+    return np.array([values.mean(), *np.percentile(values, (50, 90, 99))])
 
 
 def main() -> int:

@@ -30,9 +30,9 @@ from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import ReplayClock, ReplayedRequest, replay_on
 from holdfast.enginemodel.scheduler import Scheduler, SchedulerLimits
-from holdfast.twin.timers import Floats
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast.twin.arrays.timers import Floats
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 from tests.fakes import GivenLimits
 
 MODEL, ACCELERATOR = "Qwen/Qwen3-8B", "h200"
@@ -146,7 +146,7 @@ def compare(recorded: Recorded, name: str, outcomes: Sequence[ReplayedRequest]) 
     """What clients saw of the requests in the window, measured and in the twin."""
     chosen, requests, seconds = recorded.judged(name), recorded.requests[name], recorded.window_seconds(name)
     played = [outcomes[index] for index in chosen]
-    real = _means([_seen(requests[index]) for index in chosen])
+    real = _means([seen(requests[index]) for index in chosen])
     twin = _means([(each.ttft_seconds, each.tpot_seconds, each.e2e_seconds) for each in played])
     good = sum(each.ttft_seconds <= TTFT and each.tpot_seconds <= TPOT for each in played)
     return Compared(
@@ -156,7 +156,7 @@ def compare(recorded: Recorded, name: str, outcomes: Sequence[ReplayedRequest]) 
     )
 
 
-def _seen(request: Mapping[str, Any]) -> tuple[float, float, float]:
+def seen(request: Mapping[str, Any]) -> tuple[float, float, float]:
     """TTFT, TPOT and E2E of a request; what it did not get is not a number."""
     missing, done = float("nan"), request["end"] == "done"
     if request["first"] is None:

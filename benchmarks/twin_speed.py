@@ -19,9 +19,9 @@ import numpy as np
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives
+from holdfast.twin.arrays.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 REPLICAS, RATE_RPS = 20, 240.0
 MOST_SECONDS, MOST_MIB = 30.0, 1024.0

@@ -25,8 +25,8 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.host import SYNCHRONOUS
 from holdfast.enginemodel.prior import EnginePrior, engine_prior
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast.twin.arrays.timers import Floats
 
 SWEEP = "vllm_groundtruth/ppas_mbt_sweep/ppas_vllm_0.22.1_mbt_sweep.csv"
 MODELS = {

@@ -24,8 +24,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.drawn_days import HOURS, SEEDS, DrawnDay, drawn
-from holdfast.twin.peak import smallest
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.runs.peak import smallest
 
 STEP_SECONDS = 1.0
 OBJECTIVE = 0.99

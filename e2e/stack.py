@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from e2e.cluster import nodes
@@ -46,6 +46,20 @@ def offer_gpus(count: int = 8, product: str = H100) -> None:
 
 def install(chart: pathlib.Path = CHART, **values: Any) -> None:
     """Install or upgrade the release `holdfast` and wait until it is available; values as `helm --set` names them."""
+    command = ["helm", "upgrade", "--install", "holdfast", str(chart), *_settings(chart, values)]
+    # Tests of the API alone may have put the CRD there already.
+    place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership"]
+    wait = ["--wait", f"--timeout={patient(240.0):.0f}s"]
+    subprocess.run([*command, *place, *wait], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+
+
+def rendered(*arguments: str) -> str:
+    """The manifests of the release as `install` makes it."""
+    command = ["helm", "template", "holdfast", str(CHART), "--namespace", NAMESPACE, *_settings(CHART, {}), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ).stdout
+
+
+def _settings(chart: pathlib.Path, values: dict[str, Any]) -> list[str]:
     given = {
         "image.repository": "holdfast.local/holdfast",
         "image.tag": "dev",
@@ -58,12 +72,7 @@ def install(chart: pathlib.Path = CHART, **values: Any) -> None:
         **({"settings.statusPort": STATUS_PORT, "settings.statusOpen": "true"} if chart == CHART else {}),
         **values,
     }
-    settings = [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
-    command = ["helm", "upgrade", "--install", "holdfast", str(chart), *settings]
-    # Tests of the API alone may have put the CRD there already.
-    place = ["--namespace", NAMESPACE, "--create-namespace", "--take-ownership"]
-    wait = ["--wait", f"--timeout={patient(240.0):.0f}s"]
-    subprocess.run([*command, *place, *wait], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+    return [argument for name, value in given.items() for argument in ("--set", f"{name}={value}")]
 
 
 def uninstall() -> None:
@@ -118,19 +127,27 @@ def no_operator() -> Iterator[None]:
         system.wait_available("holdfast", 120)
 
 
-@contextmanager
-def pod_monitor_api() -> Iterator[None]:
+def pod_monitor_api() -> AbstractContextManager[None]:
     """Let the API server know PodMonitors, as the Prometheus Operator's CRDs do."""
-    kubectl, name = Kubectl(), "podmonitors.monitoring.coreos.com"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    names = {"plural": "podmonitors", "singular": "podmonitor", "kind": "PodMonitor"}
-    versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
+    return optional_api(
+        "monitoring.coreos.com", "PodMonitor", {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    )
+
+
+@contextmanager
+def optional_api(group: str, kind: str, schema: dict[str, Any]) -> Iterator[None]:
+    """Let the API server know a kind of objects inside the block."""
+    singular = kind.lower()
+    kubectl, name = Kubectl(), f"{singular}s.{group}"
+    names = {"plural": f"{singular}s", "singular": singular, "kind": kind}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
     kubectl.apply(
         {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": name},
-            "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": versions},
+            # Names under k8s.io need it.
+            "metadata": {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"}},
+            "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
         }
     )
     try:
@@ -242,19 +259,25 @@ def leader() -> str:
 
 def operator_process(pod: str) -> int:
     """Return the process id, as this machine counts, of the operator in a pod; pods share the cluster's PID space."""
-    for folder in pathlib.Path("/proc").iterdir():
-        if folder.name.isdigit() and _runs_operator(folder, pod):
-            return int(folder.name)
+    for number, command in processes(pod).items():
+        if b"/usr/local/bin/holdfast" in command and b"run" in command:
+            return number
     raise LookupError(f"no operator process of {pod}")
 
 
-def _runs_operator(folder: pathlib.Path, pod: str) -> bool:
+def processes(pod: str) -> dict[int, list[bytes]]:
+    """Return the words of the command of each process of a pod, by its id as this machine counts."""
+    folders = (folder for folder in pathlib.Path("/proc").iterdir() if folder.name.isdigit())
+    return {int(folder.name): words for folder in folders if (words := _command(folder, pod)) is not None}
+
+
+def _command(folder: pathlib.Path, pod: str) -> list[bytes] | None:
     try:
-        command = (folder / "cmdline").read_bytes().split(b"\0")
         environment = (folder / "environ").read_bytes().split(b"\0")
+        command = (folder / "cmdline").read_bytes().split(b"\0")
     except OSError:
-        return False  # it ended meanwhile
-    return b"/usr/local/bin/holdfast" in command and b"run" in command and f"HOSTNAME={pod}".encode() in environment
+        return None  # it ended meanwhile
+    return command if f"HOSTNAME={pod}".encode() in environment else None
 
 
 def written(namespace: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ python -m e2e.cluster run -- python -m pytest e2e/test_admission_policy.py -m cl
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -91,6 +91,15 @@ def _job(**fields: Any) -> Json:
     }
 
 
+def _group(leader: Json | None = None, follower: Json | None = None) -> Json:
+    """As the operator writes it where a replica is a group of pods, with other fields of these pods."""
+    made = deployment()
+    pod, spec = made["spec"]["template"]["spec"], {"size": 2}
+    templates = {"leaderTemplate": {"spec": pod | (leader or {})}, "workerTemplate": {"spec": pod | (follower or {})}}
+    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    return {**kind, "metadata": made["metadata"], "spec": {"leaderWorkerTemplate": {**spec, **templates}}}
+
+
 _HELPER = {"name": "helper", "image": "vllm"}
 _NO_PODS = "writes no pods that use "
 REFUSED = {
@@ -118,13 +127,26 @@ REFUSED = {
     "a capability": (_engine(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), _NO_PODS + "privileged"),
     "a Job with a token": (_job(automountServiceAccountToken=True), _NO_PODS + "serviceAccountName"),
     "a Job on the node's network": (_job(hostNetwork=True), _NO_PODS + "hostNetwork"),
+    "a leader with the node's files": (
+        _group(leader={"volumes": [{"name": "all", "hostPath": {"path": "/"}}]}),
+        _NO_PODS + "hostPath",
+    ),
+    "a follower on the node's network": (_group(follower={"hostNetwork": True}), _NO_PODS + "hostNetwork"),
+    "a follower with a token": (
+        _group(follower={"automountServiceAccountToken": True}),
+        _NO_PODS + "serviceAccountName",
+    ),
+    "a privileged follower": (
+        _group(follower={"containers": [{**_HELPER, "securityContext": {"privileged": True}}]}),
+        _NO_PODS + "privileged",
+    ),
     "an account with a token": (_account(automountServiceAccountToken=True), "ServiceAccounts without a token"),
 }
 
 
 @pytest.fixture(scope="module")
-def others(operator: None, place: Kubectl) -> Kubectl:
-    """Objects of somebody else, and a pod that Holdfast may mark."""
+def others(operator: None, place: Kubectl) -> Iterator[Kubectl]:
+    """Objects of somebody else, and a pod that Holdfast may mark, in a cluster that has LeaderWorkerSets."""
     place.create(
         [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}, "data": {"key": "value"}},
@@ -133,7 +155,9 @@ def others(operator: None, place: Kubectl) -> Kubectl:
         ]
     )
     place.wait_until(lambda: _told_of(place, "configmap", "theirs") != "", 60, "the policy")
-    return place
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    with stack.optional_api("leaderworkerset.x-k8s.io", "LeaderWorkerSet", schema):
+        yield place
 
 
 def _told_of(place: Kubectl, kind: str, name: str, change: Json | None = None, *more: str) -> str:
@@ -141,7 +165,9 @@ def _told_of(place: Kubectl, kind: str, name: str, change: Json | None = None, *
     return tried(place, "patch", kind, name, "--type", "merge", "--patch", patch, *more)
 
 
-@pytest.mark.parametrize("manifest", [deployment(), _job(), _account()], ids=["deployment", "job", "account"])
+@pytest.mark.parametrize(
+    "manifest", [deployment(), _group(), _job(), _account()], ids=["deployment", "group", "job", "account"]
+)
 def test_what_belongs_to_holdfast_is_accepted(others: Kubectl, manifest: Json) -> None:
     other = {**manifest, "metadata": {**manifest["metadata"], "name": "chat-other"}}
     assert created(others, other) == ""

@@ -24,7 +24,7 @@ def burning(tier: str) -> Callable[[Mapping[str, Any]], bool]:
 
     def wanted(rule: Mapping[str, Any]) -> bool:
         labels = rule.get("labels", {})
-        if rule.get("record") == series.BURN_LIMIT:
+        if rule.get("record") in (series.BURN_LIMIT, series.CLASS_OBJECTIVE, series.CLASS_JUDGED, series.CLASS_BAD):
             return True
         mine = (series.TIERED_BAD, series.TIERED_JUDGED, FAST)
         return labels.get("tier") == tier and rule.get("record", rule.get("alert")) in mine
@@ -88,6 +88,23 @@ def test_each_service_is_judged_by_its_own_objective_and_window(world: World, tm
         ('{tier="1h"}', 2.0),
         ('{tier="30d"}', 1.0),
     )
+    world.play(tmp_path)
+
+
+def test_each_class_is_alarmed_by_its_own_objective(world: World, tmp_path: Path) -> None:
+    """The same share of bad requests is a fast burn of a strict class, and none of a lax one."""
+    world.service("chat", 0.99)
+    for name, objective in (("", 0.99), ("premium", 0.999), ("bulk", 0.9)):
+        world.told("slo_class_objective_ratio", objective, "chat", **{"class": name})
+        world.told("slo_class_budget_remaining_ratio", -1.0 if name == "premium" else 0.5, "chat", **{"class": name})
+    labels = world.judged("chat", 10.0, lambda _: 0.0)
+    for name in ("premium", "bulk"):
+        bad = counted(lambda at: 0.5 if at >= 30.0 else 0.0)
+        world.add("holdfast:requests_bad_total", labels | {"cause": "ttft", "class": name}, bad)
+        world.add("holdfast:requests_good_total", labels | {"class": name}, counted(lambda _: 9.5))
+    firing = 'count by (alertname, class) (ALERTS{alertstate="firing", holdfast_service="chat"})'
+    alarmed = ((f'{{alertname="{name}", class="premium"}}', 1.0) for name in (FAST, SLOW, "HoldfastSloMissed"))
+    world.expect(50.0, firing, *alarmed)
     world.play(tmp_path)
 
 
@@ -320,7 +337,7 @@ def test_requests_that_an_activator_turned_away_are_told(world: World, tmp_path:
 
 def test_an_objective_that_stays_missed_over_its_window_is_told(world: World, tmp_path: Path) -> None:
     world.service("chat")
-    world.told("slo_attainment_ratio", lambda at: 0.98 if 20.0 <= at < 50.0 else 0.995, "chat")
+    world.told("slo_budget_remaining_ratio", lambda at: -1.0 if 20.0 <= at < 50.0 else 0.5, "chat")
     world.fires(34.0)
     world.fires(37.0, ("HoldfastSloMissed", "chat"))
     world.fires(52.0)

@@ -56,7 +56,7 @@ def test_defaults_are_those_of_the_types(api: Kubectl) -> None:
     assert spec["slo"] == {"ttft": "500ms", "tpot": "30ms", "objective": "99%", "window": "1h"}
     assert spec["scaling"] == {"min": 1, "max": 10, "minOnDemand": 0}
     assert not {"mode", "rollout", "engine", "batching"} & spec.keys()  # a default would look like a given field
-    assert spec["accelerators"] == [{"name": "h100", "resource": "nvidia.com/gpu", "spot": False}]
+    assert spec["accelerators"] == [{"name": "h100", "nodes": 1, "resource": "nvidia.com/gpu", "spot": False}]
     assert "replicas" not in spec
 
 
@@ -126,7 +126,14 @@ STATUS: dict[str, Any] = {
     ],
     "reason": "BelowCapacity",
     "replicas": {"desired": 4, "ready": 3, "summary": "3/4"},
-    "slo": {"attainment": "99.2%", "budgetRemaining": "42%", "arrivalRps": 41, "ttftP95": "410ms", "tpotP95": "24ms"},
+    "slo": {
+        "attainment": "99.2%",
+        "budgetRemaining": "42%",
+        "hardestClass": "premium",
+        "arrivalRps": 41,
+        "ttftP95": "410ms",
+        "tpotP95": "24ms",
+    },
     "lastDecision": {"time": "2026-01-01T00:00:00Z", "action": "ScaleUp", "reason": "BacklogToDrain", "message": "x"},
     "cost": {"perHour": 11.8},
     "placements": [{"accelerator": "h100", "desired": 4, "ready": 3}],
@@ -140,11 +147,11 @@ def test_get_prints_the_columns_people_ask_for(api: Kubectl, namespace: Kubectl)
     header, row = namespace.run("get", "llms", "-o", "wide").splitlines()
     assert " ".join(header.split()) == (
         "NAME READY SLO ATTAINMENT BUDGET REPLICAS RPS TTFT-P95 TPOT-P95 REASON AGE"
-        " COST/H ACCELERATORS SEQUENCES TOKENS"
+        " CLASS COST/H ACCELERATORS SEQUENCES TOKENS"
     )
     columns = row.split()
     assert " ".join(columns[:10]) == "chat True True 99.2% 42% 3/4 41 410ms 24ms BelowCapacity"
-    assert columns[11:] == ["11.8", "h100", "64", "4096"]
+    assert columns[11:] == ["premium", "11.8", "h100", "64", "4096"]
 
 
 @pytest.mark.parametrize("flag", ["--max-priority=nobody-is-here=1", "--namespace-share=nobody-is-here=50%"])

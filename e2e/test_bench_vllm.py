@@ -16,11 +16,19 @@ from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
 from holdfast.cli.main import main
 from holdfast.enginemodel.host import Host
-from holdfast.tools.bench import workload
-from holdfast.tools.bench.client import OwnGenerator
-from holdfast.tools.bench.load_generator import ArrivalRate, Endpoint, Generator, LatencyBounds, Load, LoadStep, Run
-from holdfast.tools.bench.results import Results, Spread, measure
-from holdfast.tools.bench.vllm import VllmGenerator
+from holdfast.tools.bench.figures.results import Results, Spread, measure
+from holdfast.tools.bench.generators.client import OwnGenerator
+from holdfast.tools.bench.generators.vllm import VllmGenerator
+from holdfast.tools.bench.load import workload
+from holdfast.tools.bench.load.load_generator import (
+    ArrivalRate,
+    Endpoint,
+    Generator,
+    LatencyBounds,
+    Load,
+    LoadStep,
+    Run,
+)
 from tests.emulator.emulator_builders import MODEL, engine
 
 pytestmark = pytest.mark.vllm

@@ -10,7 +10,7 @@ from e2e.rules_world import World, counted, since
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import Dashboard
 from holdfast.monitoring.rules import recordings
-from holdfast.observe.queries import ACCEPTED, DRAFTS
+from holdfast.observe.series.queries import ACCEPTED, DRAFTS
 
 _MINUTE = 50.0
 HISTOGRAMS = {
@@ -28,7 +28,10 @@ def eventful() -> World:
     world = World()
     _operator(world)
     _told(world)
-    _engine(world, world.judged("chat", 10.0, since(30.0, 0.2)))
+    chat = world.judged("chat", 10.0, since(30.0, 0.2))
+    _engine(world, chat)
+    for count, more in (("good", {}), ("bad", {"cause": "ttft"})):
+        world.add(f"holdfast:requests_{count}_total", chat | {"class": "premium"} | more, counted(lambda _: 1.0))
     labels = world.engine("plain")
     world.service("plain")
     for edge in ("0.5", "+Inf"):
@@ -110,6 +113,7 @@ def _told(world: World) -> None:
     world.told("service_target_pod", 1.0, "adopted", accelerator="h100", engine_pod="vllm-7d9f8c6b5d-x2x4z")
     for what, peak in (("flops", 1e15), ("bytes", 3e12)):
         world.told("service_gpu_peak", peak, "chat", accelerator="h100", of=what)
+        world.told("service_roof_ratio", 0.5, "chat", accelerator="h100", phase="decode", of=what)
 
 
 def _engine(world: World, labels: dict[str, str]) -> None:

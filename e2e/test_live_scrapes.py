@@ -15,8 +15,8 @@ from e2e.patience import patient
 from e2e.tsdb import CHAT, SCRAPE_CONFIG, SLO, TARGET, Exporter, prometheus, prometheus_address, ready
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.emulator.emulator_builders import FAST, Client, engine
 
 pytestmark = pytest.mark.cluster

@@ -29,8 +29,10 @@ _SCHEDULER = "--scheduler-cls=holdfast_engine.scheduler.HoldfastScheduler"
 def services(operator: None, place: Kubectl) -> None:
     """With the plugin and without, behind the Rust front end, and with a vLLM that the plugin does not know."""
     plain, rust = _service("without", plugin="Disabled"), _service("rust", frontEnd="Rust")
-    place.apply([_service("with"), plain, rust, _service("old", image="vllm/vllm-openai:v0.31.0")])
-    for name in ("with", "without", "rust"):
+    several = _service("several")
+    several["spec"]["engine"]["args"] = [*several["spec"]["engine"]["args"], "--api-server-count=2"]
+    place.apply([_service("with"), plain, rust, several, _service("old", image="vllm/vllm-openai:v0.31.0")])
+    for name in ("with", "without", "rust", "several"):
         place.wait_for("llms", name, _is_ready, _READY_SECONDS, "Ready")
 
 
@@ -54,17 +56,27 @@ def test_off_leaves_nothing_of_the_plugin(services: None, place: Kubectl) -> Non
     place.wait_for("llms", "without", lambda found: said in condition(found, "Ready").get("message", ""), 30, said)
 
 
-def test_behind_the_rust_front_end_a_pod_answers_probes_and_is_scraped_on_its_own_port(
-    services: None, place: Kubectl
+@pytest.mark.parametrize("name", ["rust", "several"])
+def test_where_other_processes_serve_a_pod_answers_probes_and_is_scraped_on_its_own_port(
+    name: str, services: None, place: Kubectl
 ) -> None:
-    (pod,) = _pods(place, "rust")
-    probes = [_container(place, "rust")[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness")]
+    (pod,) = _pods(place, name)
+    probes = [_container(place, name)[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness")]
     assert probes == ["pod", "pod"]
     (info,) = _samples(place, pod, "holdfast:plugin_info", port=8082)
     assert info["mode"] == "active"
-    running = f'vllm:num_requests_running{{namespace="{place.namespace}", holdfast_service="rust"}}'
+    running = f'vllm:num_requests_running{{namespace="{place.namespace}", holdfast_service="{name}"}}'
     place.wait_until(lambda: bool(stack.ask(running)), 60, "a scrape")
     assert [row["metric"]["instance"].rpartition(":")[2] for row in stack.ask(running)] == ["8082"]
+
+
+def test_the_status_says_which_front_end_runs(services: None, place: Kubectl) -> None:
+    def said(name: str) -> str:
+        placements = place.get_json("llms", name)["status"].get("placements", [{}])
+        return str(placements[0].get("engine", {}).get("frontEnd", ""))
+
+    for name, front_end in (("with", "Python"), ("rust", "Rust")):
+        place.wait_until(lambda: said(name) == front_end, 120, f"the front end of {name}")  # noqa: B023
 
 
 def test_an_image_the_plugin_does_not_know_gets_plain_flags_and_is_named(services: None, place: Kubectl) -> None:
@@ -93,7 +105,8 @@ def test_an_upgrade_replaces_no_engine_until_a_revision_asks_for_it(
         place.wait_until(lambda: _is_replaced(place, "with", pods), _READY_SECONDS, "an engine with the new plugin")
         (pod,) = _pods(place, "with")
         read = (
-            "import zipfile; print(zipfile.ZipFile('/holdfast/holdfast_engine.zip').read('holdfast_engine/rules.py'))"
+            "import zipfile; files = zipfile.ZipFile('/holdfast/holdfast_engine.zip');"
+            "print(files.read('holdfast_engine/objectives/rules.py'))"
         )
         assert "a later version" in place.execute(pod, "python3", "-c", read)
         assert place.exists("configmap", files), "an undo of the rollout would need it"
@@ -112,7 +125,7 @@ def _service(name: str, image: str = "", **engine: Any) -> Json:
 def _operator_of_a_later_version(place: Kubectl, folder: pathlib.Path) -> Iterator[None]:
     """In place of the cluster's operators, one for this namespace whose plugin is another one."""
     shutil.copytree(stack.REPOSITORY / "operator", folder / "operator", ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "operator/holdfast_engine/rules.py").open("a") as file:
+    with (folder / "operator/holdfast_engine/objectives/rules.py").open("a") as file:
         file.write('\nVERSION = "a later version"\n')
     with stack.no_operator():
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--prometheus-url=http://127.0.0.1:9", "--tick=2s"]

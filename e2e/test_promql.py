@@ -28,7 +28,7 @@ from e2e.tsdb import (
     steady,
 )
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.signals.traffic import TrafficRequest
 
 pytestmark = pytest.mark.cluster
 

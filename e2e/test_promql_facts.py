@@ -9,7 +9,8 @@ import pytest
 
 from e2e.tsdb import CHAT, LONG_AGO, NOW, SLO, Engine, Reader, Tsdb, constant, ready, scrapes, steady
 from holdfast.domain.engine import EngineFacts
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.domain.signals import Concurrency, Traffic
+from holdfast.observe.signals.traffic import TrafficRequest
 
 pytestmark = pytest.mark.cluster
 
@@ -33,13 +34,29 @@ def engine(tsdb: Tsdb, pod: str, times: list[float] = TIMES, /, **labels: str) -
     return found
 
 
-async def facts(reader: Reader, tsdb: Tsdb) -> dict[str, EngineFacts]:
+async def told(reader: Reader, tsdb: Tsdb) -> Traffic:
     """What is known after all slow queries had their turn."""
     source, request = reader.open(tsdb), TrafficRequest(CHAT, SLO, (ready("chat-0"),))
-    for _ in range(2):
+    for _ in range(3):
         await source.observe([request], NOW)
         await source.settle()
-    return dict((await source.observe([request], NOW))[CHAT].facts)
+    return (await source.observe([request], NOW))[CHAT]
+
+
+async def facts(reader: Reader, tsdb: Tsdb) -> dict[str, EngineFacts]:
+    return dict((await told(reader, tsdb)).facts)
+
+
+async def test_requests_at_once_are_those_of_all_engines_in_quantiles_of_the_last_ten_minutes(reader: Reader) -> None:
+    tsdb = Tsdb()
+    for pod, waiting in (("chat-0", 8.0), ("chat-1", 0.0)):
+        queue = {"waiting": lambda at, most=waiting: most if at > NOW - 90 else 0.0}
+        Engine(tsdb, pod, LONG_AGO).scraped(TIMES, request_success_total=steady(2.0), running=constant(3.0), **queue)
+    assert (await told(reader, tsdb)).concurrency == Concurrency(6.0, 14.0, 14.0)
+
+
+async def test_requests_at_once_are_unknown_where_no_engine_reports_any(reader: Reader) -> None:
+    assert (await told(reader, Tsdb())).concurrency == Concurrency()
 
 
 async def test_the_least_kv_cache_of_each_accelerator_counts(reader: Reader) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from e2e.tsdb import LONG_AGO, NOW, Engine, Reader, Tsdb, ready, scrapes, steady
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.queries import TPOT, TTFT
-from holdfast_engine.leastsquares import TERMS
+from holdfast.observe.series.queries import TPOT, TTFT
+from holdfast_engine.law.leastsquares import TERMS
 
 pytestmark = pytest.mark.cluster
 

@@ -11,7 +11,7 @@ import pytest
 from e2e.tsdb import CHAT, LONG_AGO, NOW, SLO, Engine, Reader, Tsdb, constant, ready, scrapes, steady
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.signals.traffic import TrafficRequest
 
 pytestmark = pytest.mark.cluster
 
@@ -30,20 +30,22 @@ def on_h100(traffic: Traffic) -> AcceleratorTraffic:
     return dict(traffic.by_accelerator)["h100"]
 
 
+RATES = {
+    "requests_arrived_total": 20.0,
+    "requests_good_total": 14.0,
+    "requests_withdrawn_total": 1.0,
+    "good_tokens_total": 1400.0,
+    "bad_ttft": 2.0,
+    "bad_tpot": 1.0,
+    "bad_e2e": 0.4,
+    "bad_rejected": 1.0,
+    "bad_error": 0.6,
+}
+"""Twenty requests per second, every fourth of them bad."""
+
+
 def counters(since: float = LONG_AGO) -> dict[str, Callable[[float], float]]:
-    """Twenty requests per second, every fourth of them bad."""
-    rates = {
-        "requests_arrived_total": 20.0,
-        "requests_good_total": 14.0,
-        "requests_withdrawn_total": 1.0,
-        "good_tokens_total": 1400.0,
-        "bad_ttft": 2.0,
-        "bad_tpot": 1.0,
-        "bad_e2e": 0.4,
-        "bad_rejected": 1.0,
-        "bad_error": 0.6,
-    }
-    return {name: steady(rate, since) for name, rate in rates.items()}
+    return {name: steady(rate, since) for name, rate in RATES.items()}
 
 
 GAINED = ExactCounts(900.0, 630.0, 90.0, 45.0, 18.0, 45.0, 27.0, 45.0, 63_000.0, engines=1)
@@ -62,6 +64,26 @@ async def test_every_count_of_the_plugin_finds_its_place(reader: Reader) -> None
     traffic = await reader.observe(tsdb, ready("chat-0"))
     assert traffic.state is SignalState.FRESH, traffic.detail
     assert on_h100(traffic).exact == GAINED
+
+
+async def test_counts_of_classes_add_up_and_each_declared_class_is_read(reader: Reader) -> None:
+    tsdb, shares = Tsdb(), {"": 0.5, "premium": 0.25, "bulk": 0.25}
+    found = engine(tsdb)
+    found.plugin(TIMES)
+    for name, share in shares.items():
+        for counter, rate in RATES.items():
+            counted, _, cause = counter.partition("bad_")
+            labels = {"class": name, "cause": cause}
+            metric = "requests_bad_total" if cause else counted
+            found.add(metric, TIMES, steady(rate * share), of="holdfast", **labels)
+    slo = dataclasses.replace(SLO, classes=(dataclasses.replace(SLO, name="premium"),))
+    traffic = await reader.observe(tsdb, ready("chat-0"), slo=slo, settle=True)
+    exact = on_h100(traffic).exact
+    assert exact is not None
+    # Counters are whole numbers: of a quarter of a small rate an interval has up to one more or less.
+    assert dataclasses.astuple(exact) == pytest.approx(dataclasses.astuple(GAINED), abs=3.0)
+    (premium,) = traffic.classes
+    assert premium.good / (premium.good + premium.bad) == pytest.approx(14.0 / 19.0, rel=0.2)
 
 
 @pytest.mark.parametrize("edited", [{"ttft_seconds": 0.4}, {"tpot_seconds": 0.04}, {"e2e_seconds": 30.0}])

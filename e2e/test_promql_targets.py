@@ -28,10 +28,10 @@ from e2e.tsdb import (
 )
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
-from holdfast.observe.adopted_metrics import SplitSource, TargetsClient
-from holdfast.observe.client import PrometheusClient
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.adoption.adopted_metrics import SplitSource, TargetsClient
+from holdfast.observe.series.client import PrometheusClient
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 
 pytestmark = pytest.mark.cluster
 

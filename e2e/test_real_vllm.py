@@ -20,7 +20,7 @@ from e2e.vllm import image
 from e2e.vllm.bench import Bench, Load
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
-from holdfast.observe.failure_words import explained
+from holdfast.observe.objects.failure_words import explained
 
 # One test has all that the two runs of the benchmark wait for.
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(2700)]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from e2e.rules_world import CHAT, ENGINE, World, counted, led, of_chat
+from holdfast.domain.service import ServiceKey
 from holdfast.monitoring import series
-from holdfast.observe.queries import ACCEPTED, DRAFTS
+from holdfast.observe.series.queries import ACCEPTED, DRAFTS
+from holdfast.page import recall
 
 FAST, SLOW = "HoldfastErrorBudgetFastBurn", "HoldfastErrorBudgetSlowBurn"
 
@@ -30,6 +32,45 @@ def test_shares_are_of_all_requests_and_no_mean_of_engines_shares(world: World, 
     world.expect(
         20.0, of_chat(series.BAD_BY_CAUSE), ('{cause="ttft", namespace="prod", holdfast_service="chat"}', 10.0)
     )
+    world.play(tmp_path)
+
+
+def test_classes_are_recorded_apart_and_counted_with_all_others(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    own = world.judged("chat", 30.0, lambda _: 0.0)
+    for cause, bad in (("ttft", 4.0), ("tpot", 1.0)):
+        world.add(
+            "holdfast:requests_bad_total", own | {"class": "premium", "cause": cause}, counted(lambda _, bad=bad: bad)
+        )
+    world.add("holdfast:requests_good_total", own | {"class": "premium"}, counted(lambda _: 15.0))
+    labels = '{class="premium", namespace="prod", holdfast_service="chat"}'
+    world.expect(20.0, of_chat(series.CLASS_JUDGED), (CHAT, 30.0), (labels, 20.0))
+    world.expect(20.0, of_chat(series.CLASS_BAD), (CHAT, 0.0), (labels, 5.0))
+    world.expect(20.0, of_chat(series.JUDGED), (CHAT, 50.0))
+    world.play(tmp_path)
+
+
+def test_the_status_page_reads_back_what_the_rules_record_and_nothing_that_was_scraped(
+    world: World, tmp_path: Path
+) -> None:
+    world.service("chat")
+    world.service("other")
+    labels = world.judged("chat", 10.0, lambda _: 0.1)
+    world.operator("chat", service_forecast_rps=12.0, slo_attainment_ratio=0.9, slo_budget_remaining_ratio=-9.0)
+    for state, count in (("desired", 2.0), ("ready", 1.0), ("failing", 1.0)):
+        world.told("service_replicas", count, "chat", accelerator="h100", state=state)
+    world.told("service_capacity_rps", 8.0, "chat", accelerator="h100", bound_by="TPOT")
+    world.add(series.FORECAST, labels, lambda _: 99.0)
+    asked = recall.query([ServiceKey("prod", "chat")]).promql
+    named = f'label_replace({asked}, "recorded", "$1", "__name__", "(.+)")'
+    counts = {
+        series.ARRIVED: 1.0, series.GOOD: 1.0, series.BAD_BY_CAUSE: 1.0, series.FORECAST: 1.0, series.ATTAINMENT: 1.0,
+        series.BUDGET_LEFT: 1.0, series.REPLICAS: 3.0, series.CAPACITY: 1.0,
+    }  # fmt: skip
+    expected = [(f'{{recorded="{name}"}}', count) for name, count in counts.items()]
+    world.expect(20.0, f"count by (recorded) ({named})", *expected)
+    forecast = asked.replace("{", f'{{__name__="{series.FORECAST}", ', 1)
+    world.expect(20.0, f"max ({forecast})", ("{}", 12.0))
     world.play(tmp_path)
 
 

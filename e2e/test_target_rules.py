@@ -12,7 +12,7 @@ import pytest
 
 from e2e.rules_world import World, counted, led, since
 from holdfast.monitoring import series
-from holdfast.observe.queries import ACCEPTED, DRAFTS
+from holdfast.observe.series.queries import ACCEPTED, DRAFTS
 
 POD = "my-vllm-7d9f8c6b5d-x2x4z"
 ADOPTED = '{namespace="prod", holdfast_service="adopted"}'

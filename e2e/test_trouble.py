@@ -34,6 +34,7 @@ def services(operator: None, place: Kubectl) -> Iterator[Kubectl]:
         [
             stack.small_service("beside"),
             _with_engine("imageless", image="holdfast.local/absent:1", env=[{"name": "MOTTO", "value": _MOTTO}]),
+            _with_engine("mistyped", args=["--odd=1"]),
             _with_accelerators("homeless", {"name": "h100", "nodeSelector": {nodes.GPU_PRODUCT_LABEL: stack.H100}}),
             # An engine that cannot start: its context does not fit into any GPU.
             _with_accelerators(
@@ -70,6 +71,13 @@ def test_an_image_that_does_not_exist_is_told(pod_beside: Json, services: Kubect
     )
     assert "absent" in condition(told, "Ready")["message"]
     assert {"name": "MOTTO", "value": _MOTTO} in _only_pod(services, "imageless")["spec"]["containers"][0]["env"]
+
+
+def test_an_argument_that_the_engine_does_not_know_is_told(pod_beside: Json, services: Kubectl) -> None:
+    told = services.wait_for(
+        "llms", "mistyped", lambda found: _reason(found, "Ready") == "EngineFailing", _READY_SECONDS, "the reason"
+    )
+    assert "unrecognized arguments: --odd=1; remove it from engine.args" in condition(told, "Ready")["message"]
 
 
 def test_an_accelerator_that_no_node_has_is_told(pod_beside: Json, services: Kubectl) -> None:

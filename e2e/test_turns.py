@@ -15,9 +15,9 @@ import pytest
 from e2e.tsdb import NOW, SLO, Engine, Reader, Tsdb, prometheus_address, ready, scrapes, steady
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LatencyQuantiles, LengthHistogram, Traffic
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.domain.signals import UNKNOWN_CONCURRENCY, LatencyQuantiles, LengthHistogram, Traffic
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 
 pytestmark = pytest.mark.cluster
 
@@ -76,7 +76,12 @@ def fast(traffic: Traffic) -> Traffic:
     """Without what is asked once a minute."""
     nothing = LatencyQuantiles()
     return dataclasses.replace(
-        traffic, ttft=nothing, tpot=nothing, prompt_lengths=LengthHistogram(), output_lengths=LengthHistogram()
+        traffic,
+        ttft=nothing,
+        tpot=nothing,
+        concurrency=UNKNOWN_CONCURRENCY,
+        prompt_lengths=LengthHistogram(),
+        output_lengths=LengthHistogram(),
     )
 
 

@@ -12,10 +12,12 @@ import dataclasses
 import json
 import os
 import subprocess
+import urllib.request
 
 import pytest
 
 from e2e import stack
+from e2e.engine.server import samples_of
 from e2e.kubectl import Json, Kubectl, condition
 from e2e.load import verdict
 from e2e.load.records import Record
@@ -23,7 +25,7 @@ from e2e.load.steady import SteadyLoad
 from e2e.patience import patient
 from holdfast.api import crd
 from holdfast.api.crd_fields import missing_fields
-from holdfast.control.served_crds import PATH
+from holdfast.control.tick.served_crds import PATH
 from tests.chart.test_chart import TRIAL, render
 
 pytestmark = pytest.mark.cluster
@@ -40,6 +42,8 @@ class Upgraded:
     templates: tuple[Json, Json]
     service: Json
     records: list[Record]
+    arrived: float
+    """Requests that the engines of before have counted."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,8 @@ def upgraded(cluster: str, place: Kubectl) -> Upgraded:
         edited = place.get_json("llms", "chat")["metadata"]["generation"]
         place.wait_for("llms", "chat", lambda found: _serves(found, edited), 120, "the edit in the status")
     found = place.get_json("llms", "chat")
-    return Upgraded(before, _engines(place), (template, _template(place)), found, load.records)
+    arrived = sum(_arrived(pod) for pod in place.items("pods", "holdfast.dev/service=chat"))
+    return Upgraded(before, _engines(place), (template, _template(place)), found, load.records, arrived)
 
 
 def test_an_upgrade_restarts_no_engine(upgraded: Upgraded) -> None:
@@ -70,6 +75,10 @@ def test_an_upgrade_restarts_no_engine(upgraded: Upgraded) -> None:
 def test_an_upgrade_loses_no_request(upgraded: Upgraded) -> None:
     assert upgraded.records
     assert not [record for record in upgraded.records if verdict.is_lost(record)]
+
+
+def test_an_upgrade_loses_no_count(upgraded: Upgraded) -> None:
+    assert upgraded.arrived == len(upgraded.records)
 
 
 def test_helms_own_test_keeps_an_slo_and_leaves_nothing(upgraded: Upgraded) -> None:
@@ -106,6 +115,44 @@ def test_a_field_that_an_older_crd_drops_is_told_until_the_crd_is_updated(upgrad
     place.apply(manifest)
     assert place.get_json("llms", "chat")["spec"]["priority"] == 7
     assert _engines(place) == upgraded.before
+
+
+def test_engines_of_another_front_end_take_over_under_load_and_no_request_is_lost_or_counted_twice(
+    upgraded: Upgraded, place: Kubectl
+) -> None:
+    rust = "holdfast.dev/service=chat,holdfast.dev/front-end=rust"
+    with SteadyLoad(f"http://chat.{place.namespace}.svc:8000", "Qwen/Qwen3-8B", 1.0) as load:
+        place.patch("llms", "chat", {"spec": {"engine": {"frontEnd": "Rust"}}})
+        place.wait_until(lambda: _ready(place, rust) == 2 == len(_engines(place)), 240, "engines with the other one")
+    # An emulated engine counts the token of each new pod's own; the real one does not (e2e/engine).
+    sent = len(upgraded.records) + len(load.records) + 2
+    assert not [record for record in load.records if verdict.is_lost(record)]
+    series = f'holdfast:requests_arrived_total{{namespace="{place.namespace}", holdfast_service="chat"}}'
+
+    def told() -> list[Json]:
+        return stack.ask(f"max_over_time({series}[30m])")
+
+    place.wait_until(lambda: sum(float(row["value"][1]) for row in told()) >= sent, 60, f"{sent} counted requests")
+    assert sum(float(row["value"][1]) for row in told()) == sent
+    assert _ports(told()) == ["8000", "8000", "8082", "8082"]
+    # Prometheus tells the last values of a removed pod until its next discovery.
+    place.wait_until(lambda: _ports(stack.ask(series)) == ["8082", "8082"], 60, "series of the new engines alone")
+
+
+def _ports(rows: list[Json]) -> list[str]:
+    return sorted(row["metric"]["instance"].rpartition(":")[2] for row in rows)
+
+
+def _ready(place: Kubectl, selector: str) -> int:
+    pods = place.items("pods", selector)
+    return sum(condition(pod, "Ready").get("status") == "True" for pod in pods)
+
+
+def _arrived(pod: Json) -> float:
+    """What a pod's own page says now, whatever Prometheus has seen of it."""
+    url = f"http://{pod['status']['podIP']}:8000/metrics"
+    with urllib.request.urlopen(url, timeout=patient(10.0)) as answer:
+        return samples_of(answer.read().decode(), "holdfast:requests_arrived_total")[()]
 
 
 def _stalled(found: Json) -> str:

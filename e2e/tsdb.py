@@ -19,10 +19,10 @@ from e2e.ports import free_port
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import Traffic
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.queries import E2E, OUTPUT_LENGTH, PROMPT_LENGTH, TPOT, TTFT
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.queries import E2E, OUTPUT_LENGTH, PROMPT_LENGTH, TPOT, TTFT
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 
 NOW = 1_700_000_000.0
 SCRAPE = 15.0
@@ -251,7 +251,7 @@ class Reader:
     ) -> Traffic:
         source = self.open(tsdb)
         request = TrafficRequest(CHAT, slo, replicas)
-        for _ in range(2 if settle else 0):
+        for _ in range(3 if settle else 0):  # so many ticks until each slow query had its turn
             await source.observe([request], now)
             await source.settle()
         return (await source.observe([request], now))[CHAT]

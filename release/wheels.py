@@ -18,6 +18,8 @@ CONSTRAINTS = REPOSITORY / "constraints.txt"
 _GLIBC_MINORS = range(5, 37)
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _UNUSED_PARTS = {"tests"}
+_ALONE = ("vllm-router",)
+"""Fetched without what they require: that serves parts that are not used (vllm-router's second router, in Python)."""
 
 
 class WheelError(Exception):
@@ -43,16 +45,17 @@ def normalized(name: str) -> str:
 
 def libraries(architecture: str, interpreter: Interpreter) -> list[Path]:
     """The wheels of all libraries, sorted by name, in the cache."""
-    digest = digest_of([CONSTRAINTS, Path(__file__)], architecture, *requirements())
+    digest = digest_of([CONSTRAINTS, Path(__file__)], architecture, *requirements(), *_ALONE)
     target = cache_folder() / "wheels" / digest
     if not target.exists():
         with completed(target) as folder:
-            _download(architecture, interpreter, folder)
+            _download(architecture, interpreter, folder, *requirements())
+            _download(architecture, interpreter, folder, "--no-deps", *_ALONE)
             _check_pins(list(folder.glob("*.whl")))
     return sorted(target.glob("*.whl"))
 
 
-def _download(architecture: str, interpreter: Interpreter, target: Path) -> None:
+def _download(architecture: str, interpreter: Interpreter, target: Path, *wheels: str) -> None:
     print(f"  fetching the libraries' wheels for {architecture}", flush=True)
     machine = _MACHINES[architecture]
     tags = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
@@ -60,7 +63,7 @@ def _download(architecture: str, interpreter: Interpreter, target: Path) -> None
     command = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp"]
     command += [f"--platform={tag}" for tag in tags]
-    done = interpreter.run(*command, f"--constraint={CONSTRAINTS}", f"--dest={target}", *requirements(), path=_pip())
+    done = interpreter.run(*command, f"--constraint={CONSTRAINTS}", f"--dest={target}", *wheels, path=_pip())
     if done.returncode != 0:
         raise WheelError(f"pip could not download the wheels for {architecture}:\n{done.stderr.strip()[-2000:]}")
 

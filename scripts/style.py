@@ -1,22 +1,25 @@
 """Check what a program can see of the house style; `make lint` runs it.
 
-    python scripts/style.py                 # docs, messages of the operator, subjects of new commits
+    python scripts/style.py                 # docs, texts of the operator, subjects of new commits
     python scripts/style.py --message FILE  # the subject of one commit message: a hook for git
 
 Docs: at most 120 characters a line. Tables, code blocks, and the targets of links do not count.
 Commits: a subject has at most 72 characters. Checked are those since `origin/main`, or the last 20 without it, and none
 from before this check.
-Messages: no phrase of `BANNED` in a text of several words.
+Texts of operator/: no phrase of `BANNED` in a message, docstring or comment of several words.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import io
+import itertools
 import re
 import shutil
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,14 +48,23 @@ def long_lines(text: str) -> Iterator[int]:
 
 
 def dialect(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of string literals with a banned phrase; docstrings and single words do not count."""
-    tree = ast.parse(source)
-    apart = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
-            text = " ".join(node.value.split())
-            if " " in text and BANNED.search(text):
-                yield node.lineno, text
+    """Line and sentence of each message, docstring or comment with a banned phrase; single words do not count."""
+    literals = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    texts = [(node.lineno, node.value) for node in literals if isinstance(node.value, str)]
+    for number, text in sorted([*texts, *_comments(source)]):
+        words = " ".join(text.split())
+        if " " in words and BANNED.search(words):
+            yield number, next(filter(BANNED.search, re.split(r"(?<=[.:;]) ", words)), words)
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each comment; whole lines that follow each other are one, as a phrase may wrap."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    whole = {each.start[0]: each.string.lstrip("# ") for each in comments if each.line.lstrip().startswith("#")}
+    yield from ((each.start[0], each.string.lstrip("# ")) for each in comments if each.start[0] not in whole)
+    for number in whole.keys() - {line + 1 for line in whole}:
+        yield number, " ".join(whole[line] for line in itertools.takewhile(whole.__contains__, itertools.count(number)))
 
 
 def is_too_long(subject: str) -> bool:
@@ -81,14 +93,14 @@ def new_commits(git: Callable[..., list[str]] = _git) -> list[str]:
 
 def main() -> int:
     """Print every fault; 1 where there is one."""
-    parser = argparse.ArgumentParser(description="Check docs, messages of the operator and subjects of new commits.")
+    parser = argparse.ArgumentParser(description="Check docs, texts of the operator and subjects of new commits.")
     parser.add_argument("--message", type=Path, help="check the subject of a commit message instead")
     given = parser.parse_args()
     if given.message:
         commits = [f"commit {line}" for line in given.message.read_text().splitlines()[:1]]
         faults = list(_subjects(commits))
     else:
-        faults = [*_docs(), *_messages(), *_subjects(new_commits())]
+        faults = [*_docs(), *_texts(), *_subjects(new_commits())]
     sys.stderr.writelines(f"{fault}\n" for fault in faults)
     return 1 if faults else 0
 
@@ -99,10 +111,10 @@ def _docs() -> Iterator[str]:
         yield from (f"{name}:{number}: more than {MOST_LINE} characters" for number in long_lines(page.read_text()))
 
 
-def _messages() -> Iterator[str]:
-    for file in sorted((ROOT / "operator" / "holdfast").rglob("*.py")):
+def _texts(root: Path = ROOT) -> Iterator[str]:
+    for file in sorted((root / "operator").rglob("*.py")):
         for number, text in dialect(file.read_text()):
-            yield f"{file.relative_to(ROOT)}:{number}: say it in standard terms: {text}"
+            yield f"{file.relative_to(root)}:{number}: say it in standard terms: {text}"
 
 
 def _subjects(commits: list[str]) -> Iterator[str]:

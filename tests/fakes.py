@@ -26,13 +26,15 @@ from benchmarks.engine_overload.speed import Reference, Speed
 from holdfast.act.api import APPLY, ApiError
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, SignalState, Traffic
-from holdfast.observe import combined_queries
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import combined_queries
+from holdfast.observe.series.queries import Query
+from holdfast.observe.series.samples import QueryError, QueryResult, Series
+from holdfast.observe.signals.traffic import TrafficRequest
 from holdfast.page.board import Board, JsonResponse
 from holdfast.tools.tune.engine_port import CannotStart, TrialLoad, Tried, UnusableTrial
 from holdfast.tools.tune.setting import Setting
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, LimitsError, Objectives, parse_limits
 
 
 class FakeApi:
@@ -174,10 +176,10 @@ class RefusingApi(FakeApi):
 
     def __init__(self, kind: str, status: int, message: str = "exceeded quota: objects") -> None:
         super().__init__()
-        self._kind, self._answer = kind, (status, message)
+        self.kind, self._answer = kind, (status, message)
 
     async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        if method != "GET" and f"/{self._kind}" in path:
+        if method != "GET" and f"/{self.kind}" in path:
             raise ApiError(*self._answer)
         return await super().request(method, path, **more)
 
@@ -386,6 +388,34 @@ class FakePrometheus:
             told_apart = {"metric": combined_queries.SAMPLED_AT}
             rows["engines"] = [{**row, "metric": {**row["metric"], **told_apart}} for row in rows["engines"]]
         return [row for part in parts for row in rows[part]]
+
+
+class ScriptedRanges:
+    """A Prometheus client that answers range queries in turn: with rows, a failure in words, or an error."""
+
+    def __init__(self, answers: Sequence[Sequence[Series] | str | Exception], after: Callable[[], None] = bool) -> None:
+        self._answers = list(answers)
+        self._after = after
+        self.asked: list[tuple[Query, float, float, float]] = []
+
+    def instant(self, query: Query, at: float) -> QueryResult:
+        raise AssertionError(f"nobody asks for {query.name} at {at}")
+
+    def range(
+        self, query: Query, start: float, end: float, step_seconds: float, timeout_seconds: float
+    ) -> tuple[Series, ...]:
+        assert timeout_seconds > 0.0
+        self.asked.append((query, start, end, step_seconds))
+        self._after()
+        answer = self._answers.pop(0)
+        if isinstance(answer, str):
+            raise QueryError(answer)
+        if isinstance(answer, Exception):
+            raise answer
+        return tuple(answer)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class AuthenticatingProxy:
@@ -771,3 +801,56 @@ class FakeApiServer:
 
     def _add_request(self, request: Any, *_: Any, **__: Any) -> None:
         self.added.append(request.request_id)
+
+
+class FakeVLLMRouter:
+    """The list of replicas of a vllm-router, with the requests that changed it."""
+
+    def __init__(self, *urls: str) -> None:
+        self.urls = set(urls)
+        self.told: list[tuple[str, str]] = []
+        self.refuses = False
+
+    def app(self) -> web.Application:
+        """Its pages, as vllm-router 0.1.17 has them."""
+        app = web.Application()
+        app.router.add_get("/list_workers", self._list)
+        app.router.add_post("/add_worker", self._add)
+        app.router.add_post("/remove_worker", self._remove)
+        return app
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"urls": sorted(self.urls)})
+
+    async def _add(self, request: web.Request) -> web.Response:
+        url = request.query["url"]
+        self.told.append(("add", url))
+        if self.refuses:
+            return web.Response(status=400, text="not healthy")
+        self.urls.add(url)
+        return web.Response(text="added")
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        self.told.append(("remove", request.query["url"]))
+        self.urls.discard(request.query["url"])
+        return web.Response(text="removed")
+
+
+class FakeReplica:
+    """The page by which a pod says whether it is ready; `status` None: it does not answer."""
+
+    def __init__(self, status: int | None = 200) -> None:
+        self.status = status
+        self.asked = 0
+
+    def app(self) -> web.Application:
+        """The page."""
+        app = web.Application()
+        app.router.add_get("/holdfast/ready", self._ready)
+        return app
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        self.asked += 1
+        if self.status is None:
+            await asyncio.Event().wait()
+        return web.Response(status=self.status or 0)

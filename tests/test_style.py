@@ -50,18 +50,34 @@ def test_a_line_of_a_page_has_at_most_120_characters(style: ModuleType, text: st
         ('TEXT = "one replica beside it"', ["one replica beside it"]),
         ('TEXT = f"{name} is out ({detail})"', ["is out ("]),
         ('TEXT = f"{name} is out of memory"', []),
-        ('def told() -> str:\n    """Whoever is told."""\n    # beside\n    return "one replica is ready"', []),
+        ('def told() -> str:\n    """What is known."""\n    beside = 1\n    return "one replica is ready"', []),
+        ('"""What stands.\n\nIt serves: those\nthat wait."""', ["those that wait."]),
+        ('def told() -> str:\n    """Whoever asks."""\n    return ""', ["Whoever asks."]),
+        ("# One beside it.\nONE = 1  # those that wait", ["One beside it.", "those that wait"]),
+        ("# One replica of\n# which two wait.", ["One replica of which two wait."]),
+        ("ONE = 1  # beside\n", []),
         ('TEXT = "it can be had"\nOTHER = "Those that wait"', ["it can be had", "Those that wait"]),
         ('TEXT = "toldeverywhere"', []),
         ('NAME = "told"', []),
     ],
 )
-def test_messages_hold_no_banned_phrase(style: ModuleType, source: str, texts: list[str]) -> None:
+def test_no_text_holds_a_banned_phrase(style: ModuleType, source: str, texts: list[str]) -> None:
     assert [text for _, text in style.dialect(source)] == texts
 
 
 def test_a_banned_phrase_is_found_where_it_stands(style: ModuleType) -> None:
     assert list(style.dialect('ONE = 1\nTEXT = "what it was told"')) == [(2, "what it was told")]
+    assert list(style.dialect("# one\n# two\n\nONE = 1\n# it was told")) == [(5, "it was told")]
+
+
+def test_the_check_reads_the_operator_and_the_plugin(style: ModuleType, tmp_path: Path) -> None:
+    for package in ("holdfast/policy", "holdfast_engine"):
+        (tmp_path / "operator" / package).mkdir(parents=True)
+        (tmp_path / "operator" / package / "it.py").write_text('"""Whoever asks."""\n')
+    assert [fault.partition(":")[0] for fault in style._texts(tmp_path)] == [
+        "operator/holdfast/policy/it.py",
+        "operator/holdfast_engine/it.py",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.autoscaling.bars import Verdict, attained, verdicts
+from benchmarks.autoscaling.bars import Verdict, attained, verdicts, write
 from benchmarks.autoscaling.campaign import Campaign
 from benchmarks.autoscaling.cases import CASES, SHARED, SUBSET, VARIATIONS, Case, relaxed, varied
 from benchmarks.autoscaling.compare import NOWHERE, PEERS, Comparison, Outcome
@@ -27,8 +27,8 @@ from benchmarks.autoscaling.journal import Journal
 from benchmarks.autoscaling.outlook import outlook
 from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
-from holdfast.twin.capacity import DRAWS
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.replica.capacity import DRAWS
+from holdfast.twin.scenarios.inputs import BadInput
 
 THREADS = 32
 """They only wait for the processes that simulate."""
@@ -87,6 +87,8 @@ def _run(given: argparse.Namespace) -> int:
             found += judged
     for line in tell_bars(found):
         print(line)
+    if given.record is not None:
+        write(given.record, found)
     return 1 if given.check and not all(each.met is not False for each in found) else 0
 
 
@@ -148,6 +150,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help=f"the compared scenarios on other clusters, too: {', '.join(each.name for each in VARIATIONS)}",
     )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the bars to a file, for benchmarks/money.py")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bar is missed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and how long by finished runs")
     return parser.parse_args(words)

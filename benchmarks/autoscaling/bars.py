@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.compare import (
@@ -44,6 +46,16 @@ class Verdict:
     met: bool | None
     """None where what was run does not tell."""
     told: str
+
+
+def write(path: Path, found: Iterable[Verdict]) -> None:
+    """Keep verdicts as JSON, one a line, in place of what the file held."""
+    path.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in found))
+
+
+def read(path: Path) -> list[Verdict]:
+    """Verdicts that were written down."""
+    return [Verdict(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def verdicts(
@@ -129,9 +141,11 @@ def _savings(
         yield replace(_saving(f"{name}, vLLM's limits", each, asked.with_its_knob), met=None)
     if asked.most_worse is None:
         return
+    shipped = {peer: comparison.ratios(compared, peer) for peer in peers}
+    yield replace(_saving("at equal attainment, as shipped", shipped, asked.with_one_knob), met=None)
     best = min(one, key=lambda peer: geometric_mean(one[peer]))
     worst, ratio = min(zip(compared, one[best], strict=True), key=lambda pair: pair[1])
-    told = f"{100 * (1.0 / ratio - 1.0):+.0f} % in {worst.case.name} against {best}"
+    told = f"{round(100 * (1.0 / ratio - 1.0)):+d} % in {worst.case.name} against {best}"
     told += f", bar +{100 * asked.most_worse:.0f} %"
     yield Verdict("never worse than the best baseline", 1.0 / ratio <= 1.0 + asked.most_worse, told)
 

@@ -19,11 +19,11 @@ from benchmarks.autoscaling.played import played
 from benchmarks.autoscaling.scarcity import Scarcity, scarcity
 from holdfast.cli.simulate import SEARCHED
 from holdfast.domain.service import ServiceSpec
-from holdfast.twin.declared_service import Declared
 from holdfast.twin.policies import POLICIES, make_policy
-from holdfast.twin.results import good, summary
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import good, summary
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import Scenario
 
 SHIPPED = {name: value for name, (knobs, _) in POLICIES.items() for value in knobs.values()}
 """Each peer's knob as its makers ship it; more of it is fewer replicas, with all of them."""

@@ -1,6 +1,7 @@
 """Check that the present code plays finished runs to the last digit, and say so in the manifest.
 
-    python -m benchmarks.autoscaling.carry --data DIR [--all | --again] [--policies A,B] [--single] [--most-seconds S]
+    python -m benchmarks.autoscaling.carry --data DIR [--all | --again] [--policies A,B] [--newest] [--single]
+        [--most-seconds S]
 
 For a change that must leave every run as it is: a rename, a new field, a faster loop. One run of each policy in each
 scenario is drawn by lot and replayed. If all runs of a policy come out the same, the manifest (`code.json`) gets the
@@ -38,10 +39,15 @@ Play = Callable[[Sequence[Key]], Iterable[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which runs are replayed; `again`: also those whose code the manifest already names."""
+    """Which runs are replayed; `again`: also those whose code the manifest already names.
+
+    `newest`: those of make bench, which has no other clusters, with the labels that were written last of each policy in
+    each scenario.
+    """
 
     most_seconds: float = 600.0
     kinds: Sequence[str] = KINDS
+    newest: bool = False
     single: bool = False
     again: bool = False
     every: bool = False
@@ -55,11 +61,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--most-seconds", type=float, default=600.0, help="longest run to replay; default 600")
     parser.add_argument("--policies", type=_kinds, default=KINDS, help="only these, separated by commas")
+    parser.add_argument("--newest", action="store_true", help="the last runs of make bench, without older code")
     parser.add_argument("--single", action="store_true", help="leave out the scenario with several services")
     parser.add_argument("--again", action="store_true", help="also draw runs whose code is current")
     parser.add_argument("--all", action="store_true", help="replay every run, current ones included")
     given = parser.parse_args(words)
-    scope = Scope(given.most_seconds, given.policies, given.single, given.again or given.all, given.all)
+    again = given.again or given.all
+    scope = Scope(given.most_seconds, given.policies, given.newest, given.single, again, given.all)
     with ProcessPoolExecutor(given.workers, multiprocessing.get_context("spawn")) as workers:
         return carry(Journal(given.results), scope, partial(workers.map, partial(_replayed, given.data)))
 
@@ -87,14 +95,17 @@ def carry(journal: Journal, scope: Scope, play: Play) -> int:
 
 def replayable(journal: Journal, scope: Scope) -> list[Run]:
     """The runs within the scope; those with the same requests follow each other."""
-    cases = [case for case in _cases() if not (scope.single and case.shared)]
+    found = [case for case in _cases() if not (scope.single and case.shared)]
+    cases = [case for case in found if not (scope.newest and case.variation)]
     labels = {case.title: journal.case_label(case.title, case.digest()) for case in cases}
+    last = {(key.case, kind_of(key.policy)): (key.case_digest, key.code) for key, _ in journal.rows()}
 
     def fits(key: Key, row: Row) -> bool:
         return (
             kind_of(key.policy) in scope.kinds
             and key.case in labels
             and row.wall_seconds <= scope.most_seconds
+            and (not scope.newest or last[key.case, kind_of(key.policy)] == (key.case_digest, key.code))
             and (scope.again or (key.case_digest, key.code) != (labels[key.case], journal.label(key.policy)))
         )
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 from benchmarks.autoscaling.requests import shifted, with_prefixes
 from holdfast.cli.simulate import declare
-from holdfast.twin.declared_service import Declared
-from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import ClusterEntry, Scenario
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.scenarios.declared_service import Declared
+from holdfast.twin.scenarios.scenario import ClusterEntry, Scenario
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 

@@ -17,8 +17,8 @@ from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.fixed_limits import Limits
 from benchmarks.autoscaling.journal import Row
 from benchmarks.autoscaling.scarcity import Scarcity, middle
-from holdfast.twin.oracle import ORACLE
-from holdfast.twin.peak import smallest
+from holdfast.twin.runs.oracle import ORACLE
+from holdfast.twin.runs.peak import smallest
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -206,10 +206,14 @@ class Comparison:
         or what is shipped: between two of those the same scenarios attain, and the leaner the knob the less they cost.
         """
         tried = sorted({0} | {outcome.places[peer] for outcome in outcomes if peer in outcome.places})
-        paid = self._begun(lambda place: [self._ratio(outcome, peer, place) for outcome in outcomes], tried)
+        paid = self._begun(lambda place: self.ratios(outcomes, peer, place), tried)
         ratios = dict(zip(tried, paid, strict=True))
         best = min(ratios, key=lambda place: geometric_mean(ratios[place]))
         return best, ratios[best]
+
+    def ratios(self, outcomes: Sequence[Outcome], peer: str, place: int = 0) -> list[float]:
+        """What a knob costs in each scenario, as a multiple of Holdfast's GPU-hours; by default the one shipped."""
+        return [self._ratio(outcome, peer, place) for outcome in outcomes]
 
     def _ratio(self, outcome: Outcome, peer: str, place: int) -> float:
         found = self._figures(outcome.case, peer, place)

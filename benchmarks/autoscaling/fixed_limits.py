@@ -6,9 +6,9 @@ import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.twin.capacity import Bench, LengthPairs
-from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.replica.capacity import Bench, LengthPairs
+from holdfast.twin.scenarios.declared_service import Declared, engine_kind
+from holdfast.twin.scenarios.scenario import Scenario
 
 
 class Limits(NamedTuple):

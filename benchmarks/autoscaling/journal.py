@@ -22,15 +22,22 @@ from benchmarks.autoscaling.scarcity import Recovery, Scarcity
 from benchmarks.lines import Lines
 from holdfast.twin.policies import make_policy
 
-SEARCH = "twin/oracle.py"
+SEARCH = "twin/runs/oracle.py"
 SHARED = ("domain", "enginemodel", "twin", "render/admission.py", "render/engine_limits.py")
 JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
-FAST_LOOP = tuple(f"twin/{name}.py" for name in ("fast_loop", "fast_loop_arrays", "law_fit", "queue_lanes"))
+FAST_LOOP = ("twin/arrays/fast_loop.py", "twin/arrays/fast_loop_arrays.py", "twin/arrays/queue_lanes.py")
 """What only engines with the plugin go through."""
 
-IN_PODS = tuple(
-    f"../holdfast_engine/{name}.py"
-    for name in ("admission", "frontend", "metrics", "middleware", "page", "scheduler", "statlogger", "statsfile")
+IN_PODS = (
+    "../holdfast_engine/apiserver/admission.py",
+    "../holdfast_engine/stats/classfiles.py",
+    "../holdfast_engine/apiserver/frontend.py",
+    "../holdfast_engine/stats/metrics.py",
+    "../holdfast_engine/middleware.py",
+    "../holdfast_engine/stats/page.py",
+    "../holdfast_engine/scheduler.py",
+    "../holdfast_engine/statlogger.py",
+    "../holdfast_engine/stats/statsfile.py",
 )
 """What ties the plugin to vLLM and its pod: the twin plays none of it."""
 
@@ -49,7 +56,7 @@ How losses are judged counts for Holdfast alone, for nobody else's are.
 
 
 PEERS = ("twin/peers/behavior.py", "twin/peers/peer.py")
-ASKED = ("twin/saturation.py",)
+ASKED = ("twin/replica/saturation.py",)
 """What asks for runs of its own."""
 
 MANIFEST = "code.json"

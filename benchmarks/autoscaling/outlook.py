@@ -9,7 +9,7 @@ from statistics import mean
 from benchmarks.autoscaling.campaign import APART, OWN, SHIPPED
 from benchmarks.autoscaling.cases import Case
 from benchmarks.autoscaling.journal import Journal, kind_of
-from holdfast.twin.oracle import ORACLE
+from holdfast.twin.runs.oracle import ORACLE
 
 FRONT_RUNS = 8
 """Runs that the search of one knob takes as a rule, what is shipped among them."""

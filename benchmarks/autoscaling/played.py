@@ -8,15 +8,15 @@ import numpy as np
 
 from benchmarks.autoscaling.fixed_limits import carried_rps
 from benchmarks.autoscaling.scarcity import Played, Span, Steps
-from holdfast.twin import state_arrays
-from holdfast.twin.capacity import DRAWS
-from holdfast.twin.cluster import SimulatedPod
-from holdfast.twin.declared_service import Declared, engine_kind
-from holdfast.twin.oracle import work_seconds
-from holdfast.twin.results import good
-from holdfast.twin.run import Finished
-from holdfast.twin.scenario import Fault, Scenario
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays import state_arrays
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.pods.cluster import SimulatedPod
+from holdfast.twin.replica.capacity import DRAWS
+from holdfast.twin.runs.oracle import work_seconds
+from holdfast.twin.runs.results import good
+from holdfast.twin.runs.run import Finished
+from holdfast.twin.scenarios.declared_service import Declared, engine_kind
+from holdfast.twin.scenarios.scenario import Fault, Scenario
 
 SPEED = {"replica-hang": lambda fault: 0.0, "replica-slow": lambda fault: 1.0 / fault.factor}
 """What is left of a replica."""

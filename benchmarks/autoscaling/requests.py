@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import Scenario
-from holdfast.twin.traces import read_trace
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.scenarios.scenario import Scenario
+from holdfast.twin.scenarios.traces import read_trace
 
 CODE = "azure2023/AzureLLMInferenceTrace_code.csv"
 MOONCAKE = "mooncake/synthetic_trace.jsonl.gz"

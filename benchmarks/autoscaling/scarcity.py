@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.timers import Floats
 
 WINDOW_SECONDS = 60.0
 """Goodput is back where as large a share as the objective of what arrives in so long is good."""

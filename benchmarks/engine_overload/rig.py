@@ -17,7 +17,7 @@ from benchmarks.engine_overload.engines import Engine, Engines, Load, RunError, 
 from benchmarks.engine_overload.goodput import Figures, figures
 from benchmarks.engine_overload.journal import RunKey
 from benchmarks.engine_overload.trace import arrivals
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 
 _WARM_UP = Window(0.0, 4.0, 0.0)
 _WARM_UP_RPS = 4.0

@@ -28,8 +28,8 @@ from aiohttp import web
 
 from benchmarks.scale.fleet import ACCELERATOR, NAMESPACE, OUTPUT_TOKENS, PROMPT_TOKENS, Member, members
 from e2e.cluster.apiclient import ApiClient
-from holdfast.observe import queries
-from holdfast.render import buckets
+from holdfast.observe.series import queries
+from holdfast.rendered import buckets
 
 _PROMPT_EDGES = _OUTPUT_EDGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
 _GOOD = 0.999  # share of requests within any objective, of each kind

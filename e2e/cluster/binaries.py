@@ -98,14 +98,25 @@ def _build_together(go: Path, source: Path, tools: list[Tool]) -> None:
             command = [str(go), "build", *flags, "-o", f"{temporary}/", *packages]
             _run_with_retries(command, _environment(), source)
         for tool in tools:
-            _keep(tool, Path(temporary))
+            _keep(tool, Path(temporary), _module_folder(go, tool) if tool.files else source)
 
 
-def _keep(tool: Tool, built: Path) -> None:
+def _module_folder(go: Path, tool: Tool) -> Path:
+    """Where Go has the module's files, once one of its programs is built."""
+    command = [str(go), "list", "-m", "-f", "{{.Dir}}", tool.module]
+    found = subprocess.run(command, env=_environment(), cwd=tool.source, text=True, capture_output=True, check=True)
+    return Path(found.stdout.strip())
+
+
+def _keep(tool: Tool, built: Path, module: Path) -> None:
     whole = built / f".{tool.name}"
     whole.mkdir()
     for program in tool.programs:
         (built / program).rename(whole / program)
+    for folder in tool.files:
+        (target := whole / Path(folder).name).mkdir()
+        for path in (module / folder).glob("*.yaml"):
+            shutil.copyfile(path, target / path.name)  # without Go's read-only mode: it must be deletable
     shutil.rmtree(tool.folder, ignore_errors=True)
     whole.rename(tool.folder)
 

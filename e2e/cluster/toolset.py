@@ -24,6 +24,8 @@ class Tool:
     tags: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     """Go variables set by the linker; ``{version}`` stands for the pinned version without its v."""
+    files: tuple[str, ...] = ()
+    """Folders with YAML of the module, such as CRDs, that are kept next to the programs; each under its last name."""
     source: Path = TOOLS_FOLDER
     """The folder of the go.mod. All programs of a cluster share one, so that each library is compiled once."""
 
@@ -61,7 +63,8 @@ class Tool:
         return str(self.program(name))
 
     def is_built(self) -> bool:
-        return all(self.program(name).exists() for name in self.programs)
+        kept = (path.rpartition("/")[2] for path in self.files)
+        return all(self.program(name).exists() for name in (*self.programs, *kept))
 
     def _go_mod(self) -> str:
         return (self.source / "go.mod").read_text()
@@ -129,9 +132,17 @@ VICTORIA_METRICS = Tool(
 )
 KSTATUS = Tool("kstatus", "github.com/fluxcd/cli-utils", {"kstatus": "./"}, 60, source=TOOLS_FOLDER / "kstatus")
 CRDCHECK = Tool("crdcheck", "k8s.io/apiextensions-apiserver", {"crdcheck": "./"}, 75, source=TOOLS_FOLDER / "crdcheck")
+LWS = Tool(
+    "lws",
+    "sigs.k8s.io/lws",
+    {"cmd": "sigs.k8s.io/lws/cmd"},
+    120,
+    files=("config/crd/bases", "config/webhook"),
+    source=TOOLS_FOLDER / "lws",
+)
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
-TEST_TOOLS = (KWOK, VICTORIA_METRICS, KSTATUS, CRDCHECK)
+TEST_TOOLS = (KWOK, VICTORIA_METRICS, KSTATUS, CRDCHECK, LWS)
 """Programs of tests and benchmarks, built before these run: the namespace of a cluster has no way to the internet."""
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)

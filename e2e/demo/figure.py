@@ -15,7 +15,11 @@ from e2e.demo.run import Run
 
 GOOD, SLOW, REJECTED, LOST = "#2f9e77", "#e8a33d", "#d1495b", "#5b1a36"
 INK, MUTED, GRID, EXCUSED, STEP = "#1f2933", "#697586", "#e4e7eb", "#f3ead3", "#8d99ae"
-SHADES = ("#9db4c0", "#5c7f94", "#253f50")
+# Not everybody sees red and green: what differs in colour differs in dashes, hatches or a sign as well.
+PERCENTILES = (("p50", "#7d97a5", (0, (1, 1.2))), ("p95", "#5c7f94", (0, (5, 1.5))), ("p99", "#253f50", "-"))
+OUTCOMES = (("good", GOOD, ""), ("too slow", SLOW, "////"), ("rejected", REJECTED, "xxxx"), ("lost", LOST, "...."))
+STATES = (("ready", GOOD, ""), ("starting", "#b9d8ec", "...."), ("draining", SLOW, "////"))
+MISSED = "✕ "
 PANELS = (("load", 1.5), ("attainment", 0.42), ("without", 0.42), ("ttft", 1.35), ("tpot", 1.35), ("replicas", 1.25))
 
 
@@ -70,10 +74,10 @@ def _heading(figure: Figure, run: Run) -> None:
 def _load(panel: Axes, run: Run) -> None:
     bins = timeline.arrivals(run)
     below = bins.good * 0
-    parts = (("good", bins.good, GOOD), ("too slow", bins.slow, SLOW), ("rejected", bins.rejected, REJECTED),
-             ("lost", bins.lost, LOST))  # fmt: skip
-    for label, rate, colour in parts:
-        panel.bar(bins.seconds, rate, bins.bin_seconds * 0.92, below, align="edge", color=colour, label=label)
+    rates = (bins.good, bins.slow, bins.rejected, bins.lost)
+    for (label, colour, hatch), rate in zip(OUTCOMES, rates, strict=True):
+        panel.bar(bins.seconds, rate, bins.bin_seconds * 0.92, below, align="edge", label=label,
+                  facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0)  # fmt: skip
         below = below + rate
     panel.set_ylim(0, max(below.max(initial=1.0) * 1.45, 1.0))
     panel.set_ylabel("arrivals, req/s")
@@ -86,11 +90,14 @@ def _attainment(panel: Axes, run: Run, about: str) -> None:
     for window in run.verdict.windows:
         left = max(window.span.start - run.facts.start, drawn_until)
         drawn_until = window.span.end - run.facts.start
-        colour = GRID if not window.arrivals else GOOD if window.meets(run.facts.objectives.share) else REJECTED
+        met = window.meets(run.facts.objectives.share)
+        colour = GRID if not window.arrivals else GOOD if met else REJECTED
+        share = percent(window.attainment).removesuffix(" %")
         panel.bar(left, 1, drawn_until - left, align="edge", color=colour, alpha=0.45 if window.excused else 0.9,
                   edgecolor="white", linewidth=1.5)  # fmt: skip
-        panel.text((left + drawn_until) / 2, 0.5, percent(window.attainment).removesuffix(" %"), ha="center",
-                   va="center", color="white" if window.arrivals else MUTED, fontsize=9, weight="bold")  # fmt: skip
+        panel.text((left + drawn_until) / 2, 0.5, share if met or not window.arrivals else MISSED + share, ha="center",
+                   va="center", color=INK if window.excused else "white" if window.arrivals else MUTED, fontsize=9,
+                   weight="bold")  # fmt: skip
     panel.set_ylim(0, 1)
     panel.set_yticks([])
     panel.set_ylabel("good, %", rotation=0, ha="right", va="center")
@@ -98,11 +105,9 @@ def _attainment(panel: Axes, run: Run, about: str) -> None:
 
 
 def _latency(panel: Axes, latency: timeline.Latency, objective: float, label: str, factor: float) -> None:
-    for name, values, colour in zip(
-        ("p50", "p95", "p99"), (latency.p50, latency.p95, latency.p99), SHADES, strict=True
-    ):
-        panel.plot(latency.seconds, values * factor, color=colour, label=name, linewidth=1.6)
-    panel.axhline(objective * factor, color=REJECTED, linewidth=1.3, linestyle=(0, (5, 3)), label="objective")
+    for (name, colour, dashes), values in zip(PERCENTILES, (latency.p50, latency.p95, latency.p99), strict=True):
+        panel.plot(latency.seconds, values * factor, color=colour, label=name, linewidth=1.6, linestyle=dashes)
+    panel.axhline(objective * factor, color=REJECTED, linewidth=1.3, linestyle=(0, (9, 4)), label="objective")
     highest = max((float(v) for v in latency.p99 if v == v), default=objective)
     if highest > 4 * objective:
         panel.set_yscale("log")
@@ -118,10 +123,10 @@ def _latency(panel: Axes, latency: timeline.Latency, objective: float, label: st
 
 def _replicas(panel: Axes, run: Run) -> None:
     seen = timeline.replicas(run)
-    states = (("ready", seen.ready, GOOD), ("starting", seen.starting, "#b9d8ec"), ("draining", seen.draining, SLOW))
     below = seen.ready * 0
-    for label, count, colour in states:
-        panel.fill_between(seen.seconds, below, below + count, step="post", color=colour, label=label, linewidth=0)
+    for (label, colour, hatch), count in zip(STATES, (seen.ready, seen.starting, seen.draining), strict=True):
+        panel.fill_between(seen.seconds, below, below + count, step="post", label=label, facecolor=colour, hatch=hatch,
+                           edgecolor="white", linewidth=0)  # fmt: skip
         below = below + count
     panel.set_ylim(0, max(below.max(initial=1.0) + 1.3, 2.3))
     panel.yaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=6))

@@ -30,10 +30,14 @@ _SAID = re.compile(r"holdfast: (off, the engine goes on as stock vLLM|no counter
 _REQUESTS, _FEW, _OUTPUT_TOKENS = 8, 2, 12
 _JUMPS_SECONDS = (1e6, 5.0, -5.0, -1e6)
 _SHORT_TTFT_SECONDS = 4.0
+# The name of the second is that of no class: its requests have the bounds of the service.
+_CLASSES = ("tight", "")
+# So many batch requests run when the others come, and leave for them.
+_BATCH, _BATCH_CLASS = 2, "night"
 # So many steps apart, a request is aborted and the queue is used in ways that vLLM has for other kinds of requests.
 _ABORT_EVERY, _ABORTED = 3, 2
-# The reports of answers end while some are still computed.
-_LEAVES_EVERY, _STEPS_BEFORE_CLOSING = 3, 20
+# Clients leave whose answers are then aborted, and others. The reports of answers end while some are still computed.
+_LEAVERS, _STEPS_BEFORE_CLOSING = (2, 5), 20
 # Which rules are asked depends on the times of steps: an entrance that one run in several has is not relied on.
 _COUNTED_RUNS, _TRIES = 3, 5
 
@@ -84,7 +88,7 @@ class Notes(logging.Handler):
 
 
 class ApiServer:
-    """Reports as the middleware does when answers were written; of every third request, that its client has left."""
+    """Reports as the middleware does when answers were written; of some requests, that their clients have left."""
 
     def __init__(self, processor: Any) -> None:
         self._writer: Any = None
@@ -94,17 +98,18 @@ class ApiServer:
         processor.add_request = self._follow
 
     def begin(self) -> None:
-        """With a file of its own."""
-        from holdfast_engine.stats_fields import written_path
-        from holdfast_engine.written_file import WrittenWriter
+        """With a file of its own. Every run reports the same, so that a fault reaches what was counted without one."""
+        from holdfast_engine.clients.written_file import WrittenWriter
+        from holdfast_engine.stats.stats_fields import written_path
 
+        self._known.clear()
         self._writer = WrittenWriter(written_path())
 
     def write(self, name: str, ends: bool) -> None:
         """A token of this request was written."""
         first = name not in self._known
         self._known.add(name)
-        if first and len(self._known) % _LEAVES_EVERY == 0:
+        if first and len(self._known) in _LEAVERS:
             self._report("GONE", name)
         elif first:
             self._report("FIRST", name)
@@ -117,14 +122,14 @@ class ApiServer:
             self._writer.close()
 
     def _follow(self, request: Any, *given: Any, **named: Any) -> None:
-        from holdfast_engine.written_file import name_of
+        from holdfast_engine.clients.written_file import name_of
 
         self._add_request(request, *given, **named)
         self._names[request.external_req_id] = name_of(request.request_id)
         self._report("STARTED", request.external_req_id)
 
     def _report(self, kind: str, name: str) -> None:
-        from holdfast_engine.written_file import ReportKind
+        from holdfast_engine.clients.written_file import ReportKind
 
         if self._writer is not None:
             self._writer.write(ReportKind[kind], self._names[name], time.monotonic())
@@ -146,8 +151,8 @@ class Engine:
                 dtype="float32",
                 max_model_len=128,
                 max_num_seqs=4,
-                # Four prompts take more than one step.
-                max_num_batched_tokens=64,
+                # Two prompts take more than one step.
+                max_num_batched_tokens=40,
                 block_size=32,
                 num_gpu_blocks_override=8,
                 enable_prefix_caching=False,
@@ -158,21 +163,21 @@ class Engine:
         self._server = ApiServer(self._engine.output_processor)
 
     def answers(self, requests: int = _REQUESTS) -> list[list[int]]:
-        """Greedy answers to the same requests, the first of them empty: those are aborted on the way."""
+        """Greedy answers to the same requests, the first of them empty: those are aborted on the way. Those of batch
+        are the last."""
         self._round += 1
         names = [f"{self._round}-{number}" for number in range(requests)]
+        night = [f"{self._round}-night-{number}" for number in range(_BATCH)]
         found: dict[str, list[int]] = {}
+        for number, name in enumerate(night):
+            self._ask(name, requests + number, _BATCH_CLASS)
+        self._step(found)
         for number, name in enumerate(names):
-            prompt = [3 + (31 * number + 7 * position) % 900 for position in range(25 + number)]
-            params = self._params(temperature=0.0, max_tokens=_OUTPUT_TOKENS, ignore_eos=True)
-            self._engine.add_request(name, {"prompt_token_ids": prompt}, params)
+            self._ask(name, number, _CLASSES[number % len(_CLASSES)])
         aborted = names[:_ABORTED] if requests == _REQUESTS else []
         steps = 0
         while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                self._server.write(output.request_id, output.finished)
-                if output.finished and output.outputs:
-                    found[output.request_id] = list(output.outputs[0].token_ids)
+            self._step(found)
             steps += 1
             self._use_queue()
             if steps % _ABORT_EVERY == 0 and aborted:
@@ -181,7 +186,20 @@ class Engine:
             if not aborted and steps == _STEPS_BEFORE_CLOSING:
                 self._server.close()
         gone = {*names[:_ABORTED], *names[-_ABORTED:]} if requests == _REQUESTS else set()
-        return [[] if name in gone else found.get(name, []) for name in names]
+        return [[] if name in gone else found.get(name, []) for name in (*names, *night)]
+
+    def _ask(self, name: str, number: int, of_class: str) -> None:
+        prompt = [3 + (31 * number + 7 * position) % 900 for position in range(25 + number)]
+        params = self._params(
+            temperature=0.0, max_tokens=_OUTPUT_TOKENS, ignore_eos=True, extra_args={"slo_class": of_class}
+        )
+        self._engine.add_request(name, {"prompt_token_ids": prompt}, params)
+
+    def _step(self, found: dict[str, list[int]]) -> None:
+        for output in self._engine.step():
+            self._server.write(output.request_id, output.finished)
+            if output.finished and output.outputs:
+                found[output.request_id] = list(output.outputs[0].token_ids)
 
     def begin(self) -> None:
         """As after a start."""
@@ -224,8 +242,8 @@ class Engine:
 
 def numbers() -> dict[str, float] | None:
     """What the engine has told last."""
-    from holdfast_engine.stats_fields import FIELDS, stats_path
-    from holdfast_engine.statsfile import read_stats
+    from holdfast_engine.stats.stats_fields import FIELDS, stats_path
+    from holdfast_engine.stats.statsfile import read_stats
 
     found = read_stats(stats_path(0), len(FIELDS))
     return None if found is None else dict(zip(FIELDS, found, strict=True))
@@ -343,7 +361,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def _counted(found: dict[str, float] | None) -> list[float]:
-    from holdfast_engine.stats_fields import COUNTS
+    from holdfast_engine.stats.stats_fields import COUNTS
 
     return [] if found is None else [found[name] for name in COUNTS]
 
@@ -352,8 +370,8 @@ def main(model: str, result: str) -> None:
     """Break each hook in turn; those that nothing calls have no outcome."""
     import_all()
     # Runs are short, and steps of a busy machine differ by any factor: a law is fitted to whatever they are.
-    importlib.import_module("holdfast_engine.leastsquares").LEAST_STEPS = 1.0
-    importlib.import_module("holdfast_engine.steplaw").LARGEST_ERROR = math.inf
+    importlib.import_module("holdfast_engine.law.leastsquares").LEAST_STEPS = 1.0
+    importlib.import_module("holdfast_engine.law.steplaw").LARGEST_ERROR = math.inf
     trial = Trial(model)
     # The thread that looks at an idle engine has its own pace: it is tried once, and waited for.
     known = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-import pkgutil
 import sys
 import types
 from collections import Counter
@@ -40,11 +39,11 @@ UNTRIED = {
     "order.DeadlineOrder.older_than": "for the emulator",
     "rules.Limits.to_json": "for the operator",
     "model_figures.ModelFigures.read": "for the operator",
-    "steptimes.kind_of": "vLLM on CPUs launches no step ahead",
-    "captured_graphs.CapturedGraphs.replays": "vLLM on CPUs launches no step ahead",
     "door.Door.opens": "for an API server that is behind",
+    "frontend.Frontend.give_back": "for a pod that drains",
     "ledger.Ledger.rename": "for an API server that is behind",
-    "statlogger.show_beside_all": "for several API servers",
+    "classfiles.at_door": "for requests that claim a class",
+    "classfiles.claimed_in": "for requests that claim a class",
     "engine_info.Identity.from_json": "for a front end in another language",
     "page.CountersPage.__init__": "for a front end in another language",
     "page.CountersPage.text": "for a front end in another language",
@@ -68,7 +67,7 @@ def entrances() -> list[str]:
 def hooks() -> list[str]:
     """`module.function` and `module.Class.method` of everything public in the plugin, but the entrances."""
     found = []
-    for stem in sorted(path.stem for path in PACKAGE.glob("*.py")):
+    for stem in sorted(_paths()):
         found += [f"{stem}.{node.name}" for node in _tree(stem).body if _is_public_function(node)]
         for node in _classes(stem):
             if node.name not in ENTRANCES.get(stem, ()):
@@ -160,7 +159,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 def _places(hook: str) -> Iterator[tuple[Any, str]]:
     """Where the hook is looked up: its class, or every module that has the function by name."""
     stem, *owner, name = hook.split(".")
-    module = importlib.import_module(f"holdfast_engine.{stem}")
+    module = importlib.import_module(_module(_paths()[stem]))
     if owner:
         yield getattr(module, owner[0]), name
         return
@@ -172,13 +171,21 @@ def _places(hook: str) -> Iterator[tuple[Any, str]]:
 
 def import_all() -> None:
     """Import every module of the plugin, so that a function is replaced wherever it is used."""
-    package = importlib.import_module("holdfast_engine")
-    for found in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"holdfast_engine.{found.name}")
+    for path in _paths().values():
+        importlib.import_module(_module(path))
+
+
+def _paths() -> dict[str, Path]:
+    """The file of each module, by its last name: no two share one."""
+    return {path.stem: path for path in sorted(PACKAGE.rglob("*.py")) if path.stem != "__init__"}
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 
 def _tree(stem: str) -> ast.Module:
-    return ast.parse((PACKAGE / f"{stem}.py").read_text())
+    return ast.parse(_paths()[stem].read_text())
 
 
 def _classes(stem: str) -> list[ast.ClassDef]:

@@ -291,7 +291,8 @@ def samples_of(page: str, name: str) -> dict[tuple[str, ...], float]:
     for line in page.splitlines():
         match = _SAMPLE.match(line)
         if match and match[1] == name:
-            labels = dict(_LABEL.findall(match[2] or ""))
+            # As Prometheus does: a label without a value is none.
+            labels = {label: value for label, value in _LABEL.findall(match[2] or "") if value}
             found[tuple(labels[key] for key in sorted(labels) if key not in ("model_name", "engine"))] = float(match[3])
     return found
 

@@ -13,8 +13,8 @@ import pytest
 from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LONG, counts, is_conserved, mode
 from e2e.vllm.environment import Environment
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 
 pytestmark = pytest.mark.vllm
 

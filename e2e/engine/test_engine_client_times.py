@@ -12,7 +12,7 @@ from e2e.engine.server import ADMISSION, Prompt, Server, Settings
 from e2e.engine.slowfront import HELD_SECONDS
 from e2e.engine.test_engine_plugin import LONG, arrived, counts, is_conserved
 from e2e.vllm.environment import Environment
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
 

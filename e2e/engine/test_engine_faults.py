@@ -21,8 +21,8 @@ from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LIMITS, mode
 from e2e.patience import patient
 from e2e.vllm.environment import REPOSITORY, Environment
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Overload
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import UNBOUNDED, Claim, Kind, Limits, Overload, RequestClass
 
 # One test has every fault in it.
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2700)]
@@ -39,7 +39,8 @@ HARMLESS = {
     "HoldfastStatLogger.record_admission_rejection": "adds one",
     "EngineCollector.__init__": "made in the guard of the stat logger",
     "EngineCollector.describe": "an empty list",
-    "EngineCollector.reject": "adds one, and writes in a guard where there are several API servers",
+    "EngineCollector.reject": "counts in a guard",
+    "EngineCollector.classes": "called in the guard of collect",
     "EngineCollector.numbers": "called in the guard of collect",
 }
 TIGHT = Limits(1, LIMITS.objectives, active_sequences=2, adapt=False, overload=Overload.REJECT, max_queued_requests=2)
@@ -51,7 +52,10 @@ CROWDED = [Prompt(range(3 + each, 63 + each), 6) for each in range(8)]
 def engine_outcomes(vllm: Environment, plugin: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What one engine in one process did with each jump of the clock and each fault, one after the other."""
     # With a law to begin with, every rule is asked from the first steps on.
-    limits = replace(LIMITS, prior=Law(0.005, 1e-5, 1e-4, 1e-8, 0.0))
+    tight = RequestClass("tight", LIMITS.objectives, priority=1, max_share=0.9)
+    night = RequestClass("night", UNBOUNDED, kind=Kind.BATCH)
+    law = Law(0.005, 1e-5, 1e-4, 1e-8, 0.0)
+    limits = replace(LIMITS, prior=law, classes=(tight, night), claim=Claim.BODY)
     (folder / "engine-limits").write_text(limits.to_json())
     result = folder / "outcomes.json"
     variables = {

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.engine.server import Prompt, Server, Settings
 from e2e.vllm.environment import REPOSITORY, Environment
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
 

@@ -11,13 +11,15 @@ import pytest
 
 from e2e.engine.interface import problems
 from e2e.vllm.environment import Environment
+from e2e.vllm.flags import flags
 from e2e.vllm.sources import other_release
+from holdfast.cli.parsers.emulate import VLLM_FLAGS
 
 pytestmark = pytest.mark.vllm
 
-_OURS = ("holdfast_engine.scheduler", "holdfast_engine.statlogger", "holdfast_engine.frontend")
+_OURS = ("holdfast_engine.scheduler", "holdfast_engine.statlogger", "holdfast_engine.apiserver.frontend")
 _QUEUE = """
-from holdfast_engine.waiting import DeadlineQueue
+from holdfast_engine.queue.waiting import DeadlineQueue
 from vllm.v1.core.sched.request_queue import RequestQueue
 print(sorted(name for name in RequestQueue.__abstractmethods__ if not hasattr(DeadlineQueue, name)))
 """
@@ -45,3 +47,17 @@ def test_the_waiting_queue_has_every_method_of_vllm(vllm: Environment, plugin: P
         command, env={**vllm.variables(), "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip().endswith("[]"), done.stderr[-2000:]
+
+
+def test_the_emulator_knows_the_flags_of_the_installed_release(vllm: Environment) -> None:
+    assert flags(vllm) == VLLM_FLAGS.read_text(), f"python -m e2e.vllm flags > {VLLM_FLAGS}"
+
+
+def test_vllm_and_the_emulator_refuse_unknown_arguments_in_the_same_words(vllm: Environment) -> None:
+    given = ["serve", "m", "--seed=1", "--odd=1", "second"]
+    real = [sys.executable, "-m", "vllm.entrypoints.cli.main", *given]
+    emulated = [sys.executable, "-m", "holdfast", "emulate", *given]
+    for command, variables in ((real, vllm.variables()), (emulated, None)):
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].endswith(": unrecognized arguments: --odd=1 second")

@@ -12,7 +12,7 @@ import pytest
 
 from e2e.engine.server import ADMISSION, Prompt, Server, Settings, samples_of
 from e2e.vllm.environment import Environment
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
 

@@ -1,26 +1,34 @@
-"""The plugin in the real vLLM: same answers, exact counts, live limits."""
+"""The plugin in the real vLLM behind each front end: ready by a token, same answers, exact counts, live limits.
+
+The tests run in order, those of one front end after those of another.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
+import signal
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import parser
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 
 from e2e.engine.conftest import Crowd
+from e2e.engine.pod import READY, FrontEnd, Pod
 from e2e.engine.server import Prompt, Server, Settings, samples_of
 from e2e.limits import APPLY_SECONDS
 from e2e.vllm.environment import Environment
-from holdfast.observe.engine_facts import engine_facts
-from holdfast.observe.queries import CACHE_CONFIG, ENGINE_INFO
-from holdfast.observe.samples import Sample
-from holdfast_engine.model_figures import model_figures
-from holdfast_engine.rules import Limits, Objectives
+from holdfast.observe.series.queries import CACHE_CONFIG, ENGINE_INFO
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals.engine_facts import engine_facts
+from holdfast_engine.law.model_figures import model_figures
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
 
@@ -30,19 +38,27 @@ LONG = Prompt(list(range(10, 110)), 800)
 
 @dataclass
 class Engine:
-    """The server with the plugin, and what the first two hundred requests got."""
+    """The pod with the plugin, and what the first two hundred requests got."""
 
-    server: Server
+    server: Pod
     answers: list[list[int]]
     counted: dict[str, float]
 
 
-@pytest.fixture(scope="module")
-def engine(vllm: Environment, plugin: Path, crowd: Crowd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One server for all tests of this file; the tests run in order."""
+@pytest.fixture(scope="module", params=FrontEnd, ids=lambda front_end: front_end.name.lower())
+def engine(
+    request: pytest.FixtureRequest,
+    vllm: Environment,
+    plugin: Path,
+    crowd: Crowd,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Engine]:
+    """One pod for all tests of this file."""
     folder = tmp_path_factory.mktemp("engine")
     (folder / "engine-limits").write_text(LIMITS.to_json())
-    with Server(Settings(vllm, folder, plugin)) as server:
+    with Pod(Settings(vllm, folder, plugin, variables={"HOLDFAST_HANG_SECONDS": "2"}), request.param) as server:
+        server.wait_for(server.is_ready, 60.0, "token of the pod's own")
+        assert arrived(server) == 0, "the pod's own token is in the counts"
         answers = server.complete_all(crowd.prompts)
         yield Engine(server, answers, counts(server))
 
@@ -57,6 +73,13 @@ def counts(server: Server) -> dict[str, float]:
         "withdrawn": samples_of(page, "holdfast:requests_withdrawn_total")[()],
         "unjudged": samples_of(page, "holdfast:requests_unjudged")[()],
     }
+
+
+def families(server: Server) -> list[Metric]:
+    """Its page, read in the format that it is in: in the older one no other is allowed behind its end."""
+    page = server.get("/metrics")
+    read = openmetrics if page.endswith("# EOF\n") else parser
+    return list(read.text_string_to_metric_families(page))
 
 
 def arrived(server: Server) -> float:
@@ -80,7 +103,7 @@ def test_the_plugin_is_active_and_says_in_what(engine: Engine) -> None:
 def test_the_operator_reads_how_it_was_started_its_model_and_its_kv_cache(engine: Engine, vllm: Environment) -> None:
     rows = [
         Sample(found.labels | {"metric": found.name.partition(":")[2], "holdfast_accelerator": "cpu"}, found.value)
-        for family in text_string_to_metric_families(engine.server.get("/metrics"))
+        for family in families(engine.server)
         for found in family.samples
         if found.name in (f"vllm:{CACHE_CONFIG}", f"holdfast:{ENGINE_INFO}")
     ]
@@ -92,6 +115,8 @@ def test_the_operator_reads_how_it_was_started_its_model_and_its_kv_cache(engine
     # --enforce-eager: no graphs.
     assert (facts.parallel_gpus, facts.graph_edge_tokens, facts.speculative_tokens) == (1, 0, 0)
     assert facts.model == model_figures(json.loads((vllm.model / "config.json").read_text()))
+    assert facts.front_end == engine.server.front_end.value
+    assert 0.0 < time.time() - engine.server.samples("process_start_time_seconds")[()] < 3600.0
 
 
 def test_answers_are_those_of_stock_vllm(engine: Engine, crowd: Crowd) -> None:
@@ -102,6 +127,10 @@ def test_every_request_is_counted_once(engine: Engine, crowd: Crowd) -> None:
     assert engine.counted == {"arrived": 200, "good": 200, "bad": 0, "withdrawn": 0, "unjudged": 0}
     tokens = engine.server.samples("holdfast:good_tokens_total")[()]
     assert tokens == sum(prompt.output_tokens for prompt in crowd.prompts)
+    page = engine.server.get("/metrics")
+    assert sum(samples_of(page, "vllm:request_success_total").values()) == 200, "the pod's own token is vLLM's 201st"
+    assert samples_of(page, "vllm:generation_tokens_total")[()] == tokens
+    assert samples_of(page, "vllm:time_to_first_token_seconds_count")[()] == 200
 
 
 def test_steps_are_measured_and_a_law_is_fitted(engine: Engine) -> None:
@@ -204,3 +233,42 @@ def test_late_requests_are_bad_by_ttft_and_still_answered(engine: Engine, crowd:
     assert engine.server.samples("holdfast:requests_bad_total")[("ttft",)] == before + 40
     assert is_conserved(counts(engine.server))
     assert mode(engine.server) == "active"
+
+
+def test_who_is_turned_away_gets_a_503_and_is_counted_once_where_the_front_end_can_say_it(engine: Engine) -> None:
+    server = engine.server
+    server.set_limits(replace(LIMITS, version=6, active_sequences=1, adapt=False, max_queued_requests=2).to_json())
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == 6, 20.0, "new limits")
+    before = counts(server)
+    answers = server.ask_all([replace(LONG, output_tokens=200)] * 16)
+    refused = [answer for answer in answers if answer.status == 503]
+    assert (len(refused) > 0) is (server.front_end is not FrontEnd.RUST)
+    assert len(refused) + sum(answer.status == 200 for answer in answers) == 16
+    assert server.samples("holdfast:requests_bad_total")[("rejected",)] == len(refused)
+    server.wait_for(lambda: counts(server)["unjudged"] == 0, 10, "judgement of all requests")
+    assert counts(server)["arrived"] - before["arrived"] == 16
+    assert is_conserved(counts(server))
+
+
+def test_a_draining_pod_is_not_ready_and_serves_on(engine: Engine) -> None:
+    server = engine.server
+    server.drain_file.touch()
+    server.wait_for(lambda: server.status_of(READY) == (503, "draining\n"), 5.0, "drain")
+    assert len(server.complete(replace(LONG, output_tokens=3))) == 3
+    server.drain_file.unlink()
+    server.wait_for(server.is_ready, 5.0, "end of the drain")
+
+
+def test_an_engine_that_hangs_fails_its_liveness_probe(engine: Engine) -> None:
+    server = engine.server
+    assert server.status_of("/health")[0] == 200
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.complete, LONG)
+        server.wait_for(lambda: sum(server.samples("vllm:num_requests_running").values()) > 0, 20.0, "request")
+        server.signal_core(signal.SIGSTOP)
+        try:
+            server.wait_for(lambda: "hung" in server.status_of("/health")[1], 20.0, "hang")
+        finally:
+            server.signal_core(signal.SIGCONT)
+        assert len(answer.result()) == LONG.output_tokens
+    assert server.status_of("/health")[0] == 200

@@ -11,7 +11,7 @@ from e2e.engine.conftest import Crowd
 from e2e.engine.server import Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import arrived, counts, is_conserved, mode
 from e2e.vllm.environment import Environment
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
 

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.vllm.environment import Environment
 from e2e.vllm.sources import other_release
-from holdfast_engine.routes import GENERATING, WITH_KEY
+from holdfast_engine.apiserver.routes import GENERATING, WITH_KEY
 
 pytestmark = pytest.mark.vllm
 

@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+WITHOUT_IMAGE = (5,)
+"""The service that shows what a page says of a missing image."""
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -34,7 +36,7 @@ def _serve(services: int, port: int) -> None:
     from e2e.statuspage.played import board_of, play
     from e2e.statuspage.served import served
 
-    with served(board_of(play(), time.time(), services), port) as url:
+    with served(board_of(play(), time.time(), services, WITHOUT_IMAGE), port) as url:
         print(f"the status page of a played load: {url} (ends with Ctrl-C)", flush=True)
         try:
             threading.Event().wait()
@@ -50,13 +52,13 @@ def _pictures(services: int) -> None:
 
     with (
         tempfile.TemporaryDirectory() as profile,
-        served(board_of(play(), time.time(), services)) as url,
+        served(board_of(play(), time.time(), services, WITHOUT_IMAGE)) as url,
         browser(Path(profile)) as driver,
     ):
-        resize(driver, 1280, 640)
+        resize(driver, 1280, 700)
         opened(driver, url, "api/services")
         picture(driver, IMAGES / "status-page.png")
-        resize(driver, 1280, 1400)
+        resize(driver, 1280, 1560)
         opened(driver, f"{url}#/prod/chat", "api/services/prod/chat")
         picture(driver, IMAGES / "status-page-service.png")
 

@@ -49,6 +49,12 @@ def resize(driver: webdriver.Chrome, width: int, height: int = 900) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
+def prefer(driver: webdriver.Chrome, scheme: str) -> None:
+    """Prefer colours of a scheme, `light` or `dark`."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
 def complaints(driver: webdriver.Chrome) -> list[str]:
     """What the console has said since last asked: errors, warnings, violations of the policy."""
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from holdfast import policy
+from holdfast.api.conditions import ConditionType, conditions_of, merge_conditions
 from holdfast.api.llmservice import LLMService
+from holdfast.api.reasons import Reason
 from holdfast.cli.simulate import declare
-from holdfast.domain.decision import Action, Decision
+from holdfast.control.status.report import condition_of, iso
+from holdfast.domain.cluster import Placement, Replica, ReplicaPhase, Workload
+from holdfast.domain.decision import Action, ConditionValue, Decision
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LatencyQuantiles
-from holdfast.domain.snapshot import Snapshot
-from holdfast.observe.cluster import ServiceParts
+from holdfast.domain.signals import LatencyQuantiles, SignalState, Traffic
+from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
+from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.page.board import Board
 from holdfast.page.history import SPAN_SECONDS
+from holdfast.twin.arrays.timers import Floats
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.policy_port import Move
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
-from holdfast.twin.timers import Floats
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.scenario import Scenario
 
 LOAD = Path(__file__).with_name("load.yaml")
+BACK_OFF = "ImagePullBackOff"
 TICKS_A_SPAN = round(SPAN_SECONDS / Holdfast.tick_seconds)
 _RECENT_SECONDS = 60.0
+_SPANS_WITH_STATUS = 60
+"""Half an hour: since when a condition has its status is shown up to there."""
 
 Tick = tuple[float, ServiceParts, Decision]
 
@@ -77,19 +84,65 @@ def _quantiles(when: Floats, seconds: Floats, now: float) -> LatencyQuantiles:
     return LatencyQuantiles(*map(float, np.percentile(recent, (50, 95, 99)))) if recent.size else LatencyQuantiles()
 
 
-def board_of(ticks: Sequence[Tick], now: float, services: int = 1) -> Board:
-    """Return the board of an operator whose last tick is at `now`; each service is elsewhere in the same load."""
+def without_image(tick: Tick) -> Tick:
+    """The same service after somebody named an image that no registry has: what the policy makes of it."""
+    at, part, _ = tick
+    words = 'Back-off pulling image "registry.example.com/vllm-openai:v9": not found'
+    pod = Replica("chat-l40s-5f7c-x2m9k", "l40s", ReplicaPhase.FAILING, at - 900.0, at - 900.0, None, BACK_OFF, words)
+    part = replace(part, replicas=(pod,), spec=replace(part.spec, pinned_replicas=1))
+    traffic = Traffic(SignalState.ABSENT, "no engine of it is scraped; check Prometheus' targets")
+    placements = (Placement("l40s", 1, workload=Workload("chat-l40s")),)
+    seen = ServiceSnapshot(part.spec, traffic, part.replicas, placements, born_at=at - 900.0)
+    decisions, _ = policy.decide(Snapshot(at, (seen,), (), Timing()), policy.Memory())
+    return at, part, decisions[0]
+
+
+def without_prometheus(tick: Tick, why: str) -> Tick:
+    """The same service while Prometheus does not answer."""
+    at, part, decision = tick
+    cut_off = ConditionValue(ConditionType.METRICS_AVAILABLE, False, Reason.PROMETHEUS_UNREACHABLE, why)
+    others = (each for each in decision.conditions if each.type != cut_off.type)
+    return at, part, replace(decision, conditions=(*others, cut_off))
+
+
+def board_of(ticks: Sequence[Tick], now: float, services: int = 1, broken: Collection[int] = ()) -> Board:
+    """Return the board of an operator whose last tick is at `now`; each service is elsewhere in the same load.
+
+    Those with the numbers in `broken` have no image.
+    """
     board, shift, count = Board(), now - ticks[-1][0], len(ticks)
+    lost = without_image(ticks[-1])
     places = [number * count // services for number in range(services)]
+    known: dict[ServiceKey, dict[str, object]] = {}
     moving = [index for index, (_, _, decision) in enumerate(ticks) if decision.verdict.action is not Action.HOLD]
     for index in range(TICKS_A_SPAN - 1, count, TICKS_A_SPAN):  # the last tick of a span speaks for it
-        shown = dict(_renamed(ticks[(index - place) % count], number) for number, place in enumerate(places))
-        board.pictured(shown, (), ticks[index][0] + shift)
+        shown = dict(
+            _renamed(lost if number in broken else ticks[(index - place) % count], number)
+            for number, place in enumerate(places)
+        )
+        at = ticks[index][0] + shift
+        if index > count - TICKS_A_SPAN * _SPANS_WITH_STATUS:
+            shown = {key: (_published(part, decision, at, known), decision) for key, (part, decision) in shown.items()}
+        board.pictured(shown, (), at)
     for number, place in enumerate(places):
+        if number in broken:
+            continue
         for index in sorted((index + place) % count for index in moving):
             _, (_, decision) = _renamed(ticks[index - place], number)
             board.decided(decision, ticks[index][0] + shift)
     return board
+
+
+def _published(
+    part: ServiceParts, decision: Decision, at: float, known: dict[ServiceKey, dict[str, object]]
+) -> ServiceParts:
+    """The service with the status that the ticks before have written."""
+    key = part.spec.key
+    part = replace(part, service=part.service.model_copy(update={"status": known.get(key, {})}))
+    decided = [condition_of(value, decision.generation) for value in decision.conditions]
+    merged = merge_conditions(conditions_of(part.service.status), decided, iso(at))
+    known[key] = {"conditions": [each.to_dict() for each in merged]}
+    return part
 
 
 def _renamed(tick: Tick, number: int) -> tuple[ServiceKey, tuple[ServiceParts, Decision]]:

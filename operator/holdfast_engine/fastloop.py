@@ -12,21 +12,26 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast_engine import arithmetic, rules, steptimes
-from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
-from holdfast_engine.clienttimes import ClientTimes, Reports
-from holdfast_engine.features import Features, Output, step_features
-from holdfast_engine.frontendpace import FrontEndPace
-from holdfast_engine.ledger import Ledger
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.order import Place
-from holdfast_engine.prompts import PromptAverages
-from holdfast_engine.request import Request, ending_of, is_own
-from holdfast_engine.rules import Limits, Overload
-from holdfast_engine.stats_fields import LAW, RECORD_SECONDS, Mode
-from holdfast_engine.steplaw import StepLawFit
-from holdfast_engine.tpot_slack import Pace
-from holdfast_engine.waiting import DeadlineQueue
+from holdfast_engine.clients.clienttimes import ClientTimes, Reports
+from holdfast_engine.clients.ledger import Ledger
+from holdfast_engine.law import arithmetic
+from holdfast_engine.law.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
+from holdfast_engine.law.features import Features, Output, step_features
+from holdfast_engine.law.steplaw import StepLawFit
+from holdfast_engine.objectives import rules
+from holdfast_engine.objectives.claims import class_of, header_key
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.request import Queued, Request, ending_of, is_own
+from holdfast_engine.objectives.rules import SERVICE_CLASS, Limits, Overload, RequestClass
+from holdfast_engine.queue import batch
+from holdfast_engine.queue.batch import BatchRequests
+from holdfast_engine.queue.frontendpace import FrontEndPace
+from holdfast_engine.queue.order import Place
+from holdfast_engine.queue.prompts import PromptAverages
+from holdfast_engine.queue.tokenshare import TokenShares
+from holdfast_engine.queue.tpot_slack import Paces
+from holdfast_engine.queue.waiting import DeadlineQueue
+from holdfast_engine.stats.stats_fields import LAW, RECORD_SECONDS, Mode
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
@@ -39,7 +44,8 @@ _NONE = math.nan
 class StartLimits:
     """What the engine was started with: no limit goes above it.
 
-    `chunks` is whether prompts may be cut anywhere, so that tokens per step can be limited at all.
+    `chunks` is whether prompts may be cut anywhere, so that tokens per step can be limited at all. `keeps_prefixes` is
+    whether a preempted request finds again what it has computed.
     """
 
     active_sequences: int
@@ -47,6 +53,7 @@ class StartLimits:
     chunks: bool = True
     drafts: int = 0
     graphs: CapturedGraphs = UNKNOWN_GRAPHS
+    keeps_prefixes: bool = True
 
 
 class StepLimits(NamedTuple):
@@ -67,6 +74,7 @@ class _Pending(NamedTuple):
     output: Output
     launched_at: float
     features: Features
+    alone: bool
 
 
 class FastLoop:
@@ -83,23 +91,24 @@ class FastLoop:
     ) -> None:
         self.queue: DeadlineQueue[Request] = DeadlineQueue(self._place)
         self.others: Sized = ()
-        """Those that wait in a queue of vLLM's own: where its policy is another one, the order is left alone."""
+        """Requests in a queue of vLLM's own: where its policy is another one, the order is left alone."""
+        self.batch, self._tokens_had = BatchRequests(), TokenShares()
         self.ledger = Ledger()
         self.client_times = ClientTimes(self.ledger, written, clock)
-        self.fit = StepLawFit(edge_tokens=capacity.graphs.edge_tokens)
+        self.fit = StepLawFit(edge_tokens=capacity.graphs.assumed_edge_tokens)
         self.limits: Limits | None = None
         self.failure: Exception | None = None
         self.step_limits = StepLimits(capacity.active_sequences, capacity.tokens_per_step)
         self._capacity = capacity
         self._files = files
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._own_name = own_name
+        self._clock, self._wall_clock = clock, wall_clock
+        self._own_name, self._claim_key = own_name, header_key(own_name)
         self._known: dict[str, Request] = {}
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
         self._depth = 0
-        self._pace = Pace()
+        self._pace = Paces()
+        self._tpot_seconds = _NONE
         self._front_end = FrontEndPace()
         self._prompts = PromptAverages()
         self._last = Features(0, 0, 0, 0.0)
@@ -116,6 +125,7 @@ class FastLoop:
         self._prefill_tps = _NONE
         self._peak_tps = _NONE
         self._decodes = 0
+        self._slowness = 1.0
         self._outlook: Outlook | None = None
         self._running = 0
         self._free_sequences = 0
@@ -129,37 +139,55 @@ class FastLoop:
         """A request reached the engine; without objectives nothing can be said about it."""
         if self.limits is None or is_own(request, self._own_name):
             return
-        self._prompts.arrive(request.num_prompt_tokens)
         transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)
         now = self._clock()
-        self.client_times.arrive(request.request_id, now - transit, now, self.limits.objectives)
+        request_class = class_of(request, self.limits, self._claim_key)
+        if self.limits.has_max_shares:
+            request_class = self._within_share(request_class, request.num_prompt_tokens, now)
+        self.client_times.arrive(request.request_id, now - transit, now, request_class)
+        if request_class.is_batch:
+            self.batch.names.add(request.request_id)
+        else:
+            self._prompts.arrive(request.num_prompt_tokens)
         # A further part of a session comes as a request of the same name: the first one stays.
         self._known.setdefault(request.request_id, request)
+
+    def _within_share(self, request_class: RequestClass, prompt_tokens: int, now: float) -> RequestClass:
+        """The class of a request, or the service's own where the class has had its share of the tokens."""
+        if self.limits is not None and not self._tokens_had.has_room(request_class, now):
+            request_class = self.limits.by_name[SERVICE_CLASS]
+        self._tokens_had.add(request_class.name, prompt_tokens, now)
+        return request_class
 
     def look(self) -> bool:
         """Take new limits and reports of written answers, judge what is overdue; returns whether to publish.
 
         A step that finds nothing to compute may be the one that finds a change: then nobody has published since.
         """
-        now = self._clock()
+        is_new = self._hear(self._clock())
+        return is_new or (self.ledger.judged, self.client_times.are_known) != self._told
+
+    def _hear(self, now: float) -> bool:
+        """Take what is new; returns whether there are new limits."""
         found = self._files.poll(now)
         if found is not None:
             self._take(found)
         self.client_times.poll(now)
-        self.ledger.expire(now)
-        return found is not None or (self.ledger.judged, self.client_times.are_known) != self._told
+        for name in self.ledger.expire(now):
+            self.client_times.leave(name)
+        return found is not None
 
     def before_step(self, running: int) -> StepLimits:
         """Look, and fix the time of the order; returns the limits for `running` sequences."""
         failure = self.failure or self.queue.failure
         if failure is not None:
             raise failure
-        self.look()
         now = self._clock()
+        self._hear(now)
         if self.limits is not None and self._front_end.is_due(now):
             times = self.client_times
             lag_seconds = times.reading.recent(now) + times.lag.recent(now)
-            self._front_end.adjust(now, lag_seconds, self.limits.objectives.ttft_seconds)
+            self._front_end.adjust(now, lag_seconds, self.limits.tightest.ttft_seconds)
         # Who would be late for its client is late: the front end and the steps in flight take their time as well.
         # `first_token_seconds` counts one step under way, too: without one to spare, any longer step makes it late.
         client_now = now + self._lag_seconds + self._ahead_seconds(len(self._pending))
@@ -168,6 +196,56 @@ class FastLoop:
         self.step_limits = self._limits_for(max(0, running - len(self._starting)), now, client_now)
         return self.step_limits
 
+    def give_way(self, running: list[Queued], deferred: int, kv_usage: float, lacks_slot: bool = False) -> list[Queued]:
+        """Which running batch requests are to be preempted before this step, newest first; puts all of them behind the
+        others, for vLLM preempts the last ones first. To be called before `before_step` while there are any.
+
+        `deferred` other requests wait for something else than their turn, such as a grammar. Where one of them
+        `lacks_slot`, a LoRA slot, batch requests with adapters leave, and none starts.
+        """
+        order, found, leaving = self.queue.order, self.batch.put_last(running), []
+        waiting = order.urgent_count - deferred
+        if waiting > 0 and found:
+            lacking = self._lacking(len(running), waiting)
+            leaving = found[::-1] if self._is_pressed() else batch.leaving(found, *lacking, self._kept_tokens())
+        if lacks_slot:
+            leaving += [each for each in found[::-1] if each.lora_request is not None and each not in leaving]
+        for each in leaving:
+            if self._starting.pop(each.request_id, None) is not None:
+                self.batch.interrupted[each.request_id] = each
+        self.batch.running, self.batch.deferred = len(found) - len(leaving), deferred
+        # What has just left would start again in this step.
+        room = batch.room(self._balanced, len(running), order.urgent_count, kv_usage)
+        order.batch_room = 0 if leaving or lacks_slot else room
+        return leaving
+
+    def _is_pressed(self) -> bool:
+        """Whether requests wait so long for their prompts that batch had better take no time of a step."""
+        tokens = self.queue.order.fresh_tokens * self._prompts.computed_share
+        limits, ahead = self.limits, self._look_ahead()
+        if limits is None:
+            return False
+        backlog_seconds = arithmetic.ratio(tokens, ahead.prefill_tokens) * ahead.step_seconds
+        return backlog_seconds > batch.WAIT_SHARE * limits.tightest.ttft_seconds
+
+    def _kept_tokens(self) -> float:
+        """Prompt tokens that batch may compute before waiting requests, so that all of it takes no longer than a share
+        of TTFT. None with a prefix cache: without it, a prompt that leaves again and again would never end."""
+        limits, ahead = self.limits, self._look_ahead()
+        if self._capacity.keeps_prefixes or limits is None or self.fit.law is None:
+            return 0.0
+        steps = arithmetic.ratio(batch.WAIT_SHARE * limits.tightest.ttft_seconds, ahead.step_seconds)
+        return steps * ahead.prefill_tokens - self.queue.order.fresh_tokens * self._prompts.computed_share
+
+    def _lacking(self, running: int, waiting: int) -> tuple[int, float]:
+        """Sequences and tokens of KV cache that the waiting requests lack which could start in this step."""
+        step, prompt_tokens = self.step_limits, self._prompts.computed_tokens
+        could_start = step.tokens_per_step / prompt_tokens if prompt_tokens > 0.0 else 1.0
+        sequences = min(waiting, max(1, int(could_start))) - max(0, step.active_sequences - running)
+        if not self.batch.lacks_memory:
+            return sequences, 0.0
+        return sequences, max(1.0, min(self.queue.order.fresh_tokens, step.tokens_per_step))
+
     def scheduled(self, output: Output) -> None:
         """A step was scheduled: remember what it computes, and who waits for a first token from it."""
         if not output.total_num_scheduled_tokens:
@@ -175,18 +253,27 @@ class FastLoop:
         self._last = step_features(output, self._capacity.drafts)
         self._front_end.computed(self._last.prefill)
         self._free_sequences = self._free_after(output)
+        if self.batch.names:
+            starts = self._running + len(output.scheduled_new_reqs)
+            self.batch.lacks_memory = not self._free_sequences and starts < self.step_limits.active_sequences
+            for name in self.batch.interrupted.keys() & output.num_scheduled_tokens.keys():
+                self._starting[name] = self.batch.interrupted.pop(name)
         now = self._clock()
-        # Whoever decodes waits from one step to the next, whatever the engine does in between.
+        # Decoding requests wait from one step to the next, even while the engine does something else in between.
         if not self._running and not self._pending:
             self._last_update = now
             self.fit.begin(now)
-        self._pending.append(_Pending(output, now, self._last))
+        self._pending.append(_Pending(output, now, self._last, not self._pending))
         self._depth = len(self._pending)
         for new in output.scheduled_new_reqs:
             request = self._known.get(new.req_id)
             if request is not None and not request.num_output_tokens:
                 self._starting[new.req_id] = request
-                if not request.num_preemptions:
+                if request.num_preemptions:
+                    continue  # it has been counted
+                if new.req_id in self.batch.names:
+                    self.batch.schedule(new.num_computed_tokens)
+                else:
                     self._prompts.start(request.num_prompt_tokens, new.num_computed_tokens)
 
     def came(self) -> None:
@@ -202,11 +289,15 @@ class FastLoop:
         if output.total_num_scheduled_tokens:
             self._time_step(output, now)
             self._pace.step(now)
-        started = [name for name, request in self._starting.items() if request.num_output_tokens]
-        for name in started:
-            del self._starting[name]
+        starting = (*self._starting.items(), *self.batch.interrupted.items())
+        for name, request in [each for each in starting if each[1].num_output_tokens]:
+            self._starting.pop(name, None)
             self.ledger.first_token(name, now)
-            self._pace.start(name, now)
+            if name in self.batch.names:
+                self.batch.start(request)
+                continue  # its tokens may come at any pace
+            entry = self.ledger.entry(name)
+            self._pace.start(name, now, SERVICE_CLASS if entry is None else entry.request_class.name)
         self.finish(finished, now)
         if self.fit.pending_steps >= FIT_STEPS and now >= self._next_fit:
             self._next_fit = now + FIT_SECONDS
@@ -219,9 +310,15 @@ class FastLoop:
             request = self._known.pop(name, None)
             if request is not None:
                 self._emptied = not self._known
+                if name in self.batch.names:
+                    self.batch.end(request)
                 self._starting.pop(name, None)
                 self._pace.end(name)
                 moment = self._clock() if now is None else now
+                if self.limits is not None and self.limits.has_max_shares:
+                    entry = self.ledger.entry(name)
+                    of_class = SERVICE_CLASS if entry is None else entry.request_class.name
+                    self._tokens_had.add(of_class, request.num_output_tokens, moment)
                 self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
                 self.client_times.leave(name)
 
@@ -232,7 +329,7 @@ class FastLoop:
         return self.queue.order.older_than(self._clock() - rules.longest_wait_seconds(self.limits))
 
     def is_record_due(self) -> bool:
-        """Whether to publish now: some time has passed, or the last request has left, or started, that was told of."""
+        """Whether to publish now: some time has passed, or the last published request has left or started."""
         settled = self._emptied or (self._told_of_waiting and not self._any_waits)
         if not settled and self._last_update < self._next_record:
             return False
@@ -247,7 +344,7 @@ class FastLoop:
         coefficients = [_NONE] * len(LAW) if law is None else list(law)
         return [
             self.mode,
-            ledger.unjudged,
+            ledger.own.unjudged,
             *self._waiting(),
             self._prefill_tps,
             ahead.step_seconds,
@@ -258,7 +355,7 @@ class FastLoop:
             *coefficients,
             self.fit.error,
             self._lag_seconds,
-            # Told between two steps: as many are in flight next as the last time, unless the engine ran empty.
+            # Published between two steps: as many are in flight next as the last time, unless the engine ran empty.
             # `expected_seconds` counts one of them.
             self._ahead_seconds(self._depth - 1 if self._pending else 0),
             float(self.client_times.are_known),
@@ -266,21 +363,40 @@ class FastLoop:
             *self.client_times.last.numbers,
             *self._limits_record(),
             *self.fit.sums,
+            self.batch.running,
+            *self.batch.sums,
         ]
 
     def counts(self) -> list[float]:
-        """The first numbers of record.COUNTS."""
-        ledger = self.ledger
-        return [ledger.arrived, ledger.good, *ledger.bad.values(), ledger.withdrawn, ledger.good_tokens]
+        """The first numbers of record.COUNTS, of the service's own class."""
+        return self.ledger.own.numbers
+
+    def class_numbers(self) -> dict[str, list[float]]:
+        """The numbers of CLASS_FIELDS by class; nothing where no class is declared."""
+        limits, tallies = self.limits, self.ledger.classes
+        if limits is None or not tallies:
+            return {}
+        found, order, others = {}, self.queue.order, self._waiting() if self.others else ()
+        for name, each in limits.by_name.items():
+            tally = tallies.get(name, self.ledger.own)
+            bound = each.objectives.ttft_seconds if limits.may_claim(each) else _NONE
+            rank = each.priority, each.is_batch
+            before = order.count_from(*rank), order.fresh_tokens_from(*rank)
+            # In another order than ours, all stand before a new one.
+            waiting = (sum(others[:-1]), others[-1]) if others else before
+            found[name] = [*tally.numbers, tally.unjudged, float(each.is_batch), bound, *waiting]
+        return found
 
     @property
     def _any_waits(self) -> bool:
-        return bool(self.queue) or len(self.others) > 0
+        """Whether requests wait that are not batch, nor deferred."""
+        deferred = self.batch.deferred if self.batch.names else 0
+        return self.queue.order.urgent_count > deferred or len(self.others) > 0
 
     @property
     def _lag_seconds(self) -> float:
         """What decisions set aside of TTFT for the front end."""
-        return 0.0 if self.limits is None else self.client_times.lag.within(self.limits.objectives.ttft_seconds)
+        return 0.0 if self.limits is None else self.client_times.lag.within(self.limits.tightest.ttft_seconds)
 
     def _ahead_seconds(self, steps: int) -> float:
         """What so many steps take that were launched before the next one."""
@@ -288,14 +404,14 @@ class FastLoop:
         return 0.0 if law is None or steps < 1 else steps * law.seconds(*self._last)
 
     def _waiting(self) -> tuple[float, ...]:
-        """Requests at the front, in time and late, and prompt tokens of those in time.
+        """Requests at the front, in time, late and batch, and prompt tokens of those in time.
 
         In another order than ours nobody is known to be late, and a prompt counts as long as prompts are.
         """
         order, others = self.queue.order, len(self.others)
         if not others:
-            return (*order.sizes, order.fresh_tokens)
-        return 0, others, 0, others * self._prompts.mean_tokens
+            return (*order.sizes, order.batch_count, order.fresh_tokens)
+        return 0, others, 0, 0, others * self._prompts.mean_tokens
 
     def _limits_record(self) -> list[float]:
         limits, step = self.limits, self.step_limits
@@ -316,6 +432,8 @@ class FastLoop:
 
     def _place(self, request: Request) -> Place | None:
         """Where a request waits: preempted ones and those without objectives come first."""
+        if request.request_id in self.batch.names:
+            return self._batch_place(request)
         entry = None if request.num_preemptions else self.ledger.entry(request.request_id)
         if entry is None:
             return None
@@ -323,11 +441,24 @@ class FastLoop:
         computed = tokens * self._prompts.computed_share
         needed = arithmetic.first_token_seconds(computed, *self._look_ahead())
         # Deadlines, and with equal ones the shorter first: it is soon through, and the longer one waits little for it.
-        return Place(entry.deadline + needed, entry.deadline - needed, entry.arrived, tokens)
+        priority = entry.request_class.priority
+        return Place(entry.deadline + needed, entry.deadline - needed, entry.arrived, tokens, priority)
+
+    def _batch_place(self, request: Request) -> Place | None:
+        """Behind all others, first come first served."""
+        entry = self.ledger.entry(request.request_id)
+        if entry is None:
+            return None
+        priority = entry.request_class.priority
+        return Place(entry.arrived, math.inf, entry.arrived, request.num_prompt_tokens, priority, batch=True)
 
     def _take(self, limits: Limits) -> None:
         self.limits = limits
-        self.client_times.objectives = limits.objectives
+        self.client_times.take(limits)
+        self.ledger.declare(each.name for each in limits.classes)
+        self._pace.keep(limits.by_name)
+        self.queue.order.shares = rules.shares(limits)
+        self._tpot_seconds = limits.tightest.tpot_seconds
         self.fit.take_prior(limits.prior)
         self._plan()
         now = self._clock()
@@ -347,7 +478,7 @@ class FastLoop:
         self._balanced = self._active
         if law is None or mix is None:
             return
-        tpot_seconds = limits.objectives.tpot_seconds
+        tpot_seconds = limits.tightest.tpot_seconds
         self._pairs_per_prefill = mix.pairs_per_prefill
         if limits.adapt:
             self._balanced = arithmetic.balanced_sequences(law, tpot_seconds, mix, self._active)
@@ -360,29 +491,42 @@ class FastLoop:
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
             return StepLimits(self._active, self._most_tokens)
-        tpot_seconds, ahead = limits.objectives.tpot_seconds, len(self._pending)
+        ahead = len(self._pending)
+        self._tpot_seconds, spare_seconds = self._pace.binding(limits, now, ahead)
         # The slack is that of the moment at which the steps in flight have ended.
-        spare_seconds = self._pace.spare_seconds(tpot_seconds, now) + ahead * tpot_seconds - self._ahead_seconds(ahead)
+        spare_seconds = spare_seconds + ahead * self._tpot_seconds - self._ahead_seconds(ahead)
         prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
         most = self._decodes * (1 + self._capacity.drafts) + prefill
         tokens = self._tokens(spare_seconds)
         if self._starting and self._running <= self._balanced and self._pace.bears_long_steps:
             tokens = max(tokens, self._whole_prompts(client_now))
+        if self.batch.names and self._capacity.chunks:
+            most = min(most, self._tokens_beside_batch(limits, self.fit.law))
         return StepLimits(self._active, int(min(tokens, most)))
+
+    def _tokens_beside_batch(self, limits: Limits, law: arithmetic.Law) -> float:
+        """Most tokens of a step, so that a request that comes meanwhile is not late because of batch."""
+        starting = (each for name, each in self._starting.items() if name not in self.batch.names)
+        urgent = sum(each.num_prompt_tokens - each.num_computed_tokens for each in starting)
+        urgent += self.queue.order.fresh_tokens
+        ttft_seconds, kv_tokens = limits.tightest.ttft_seconds, self._last.kv + self._decodes
+        most = batch.step_tokens(law, ttft_seconds, self._decodes, kv_tokens, self._pairs_per_prefill, urgent)
+        return most + self._decodes * self._capacity.drafts
 
     def _tokens(self, spare_seconds: float) -> int:
         """Tokens of a step that may take so much longer than the objective."""
         limits, law, most = self.limits, self.fit.law, self._most_tokens
         if limits is None or law is None or not limits.adapt or not self._capacity.chunks:
             return most
+        slowness = max(1.0, self._slowness)
         tokens = arithmetic.tokens_per_step(
             law,
-            limits.objectives.tpot_seconds,
+            self._tpot_seconds / slowness,
             decodes=self._decodes,
             kv_tokens=self._last.kv + self._decodes,
             pairs_per_prefill=self._pairs_per_prefill,
             most=most,
-            spare_seconds=spare_seconds,
+            spare_seconds=spare_seconds / slowness,
         )
         # Drafted tokens are computed too.
         return min(most, tokens + self._decodes * self._capacity.drafts)
@@ -399,7 +543,7 @@ class FastLoop:
         kv_tokens, pairs = self._last.kv + self._decodes, self._pairs_per_prefill
         for name, request in self._starting.items():
             entry = self.ledger.entry(name)
-            if entry is None or request.num_preemptions:
+            if entry is None or request.num_preemptions or name in self.batch.names:
                 continue
             tokens += request.num_prompt_tokens - request.num_computed_tokens
             left_seconds = entry.deadline - client_now
@@ -426,10 +570,12 @@ class FastLoop:
         return Outlook(prefill, law.seconds(prefill, decodes, self._last.kv + decodes, pairs))
 
     def _free_after(self, output: Output) -> int:
-        """Sequences that may start next; none where requests wait although the step had tokens left: memory lacks."""
+        """Sequences that may start next, those of batch among them; none where requests wait although the step had
+        tokens left: memory lacks."""
         if self._any_waits and output.total_num_scheduled_tokens < self.step_limits.tokens_per_step:
             return 0
-        return max(0, self.step_limits.active_sequences - self._running - len(output.scheduled_new_reqs))
+        running = self._running - self.batch.running + len(output.scheduled_new_reqs)
+        return max(0, self.step_limits.active_sequences - running)
 
     def _time_step(self, output: Output, now: float) -> None:
         """Count the time since the step before, and find what it says of this step and of those launched ahead."""
@@ -438,11 +584,15 @@ class FastLoop:
             return
         while (step := self._pending.popleft()).output is not output:
             pass  # vLLM gave it up: results come in the order of steps
-        self.fit.observe(*step.features, now - self._last_update)
+        seconds = now - self._last_update
+        self.fit.observe(*step.features, seconds)
+        if self.fit.law is not None:
+            self._slowness = arithmetic.moved_slowness(self._slowness, self.fit.law, *step.features, seconds)
         self._last_update = now
         graphs, ahead, launched_at = self._capacity.graphs, -1, step.launched_at
         if self._pending:
             newest = self._pending[-1]
-            ahead = steptimes.kind_of(newest.features.prefill, newest.features.decodes, graphs.edge_tokens)
-            launched_at = newest.launched_at
-        self.fit.came(step.features, ahead, ahead < 0 or graphs.replays(ahead), launched_at, came_at)
+            ahead, launched_at = graphs.kind(newest.features), newest.launched_at
+        own, replayed = graphs.kind(step.features), ahead < 0 or graphs.replays(ahead)
+        lone = own if step.alone and not graphs.replays(own) else -1
+        self.fit.came(step.features, ahead, replayed, launched_at, came_at, lone)

@@ -1,7 +1,7 @@
 """ASGI middleware for vLLM's API server: `--middleware holdfast_engine.middleware.AdmissionMiddleware`.
 
-It turns requests away before vLLM has read them, as the limits of the operator ask, and tells those that vLLM turns
-away when to come again. The answers of an engine in overload end their connections. It reports to the scheduler when
+It turns requests away before vLLM has read them, as the limits of the operator ask. It adds Retry-After to the
+refusals of vLLM. The answers of an engine in overload end their connections. It reports to the scheduler when
 answers were written. Where anything in it fails, requests go to vLLM as if it were not there.
 
 Nothing that a client states is believed: docs/security.md lists what it may send, and what is used instead.
@@ -20,10 +20,11 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from holdfast_engine import rules
-from holdfast_engine.admission import (
+from holdfast_engine.apiserver.admission import (
     GUARDED,
     PROMPTS,
     PromptLengthEstimator,
@@ -35,17 +36,20 @@ from holdfast_engine.admission import (
     sends_away,
     terms_of,
 )
-from holdfast_engine.door import OPEN_SECONDS, Door
-from holdfast_engine.exchange import EXCHANGE, Exchange
-from holdfast_engine.frontend import Frontend, prompt_tokens, streams
-from holdfast_engine.request import OWN_REQUEST
-from holdfast_engine.requestbody import App, Message, Receive, Send, take_in
-from holdfast_engine.routes import WITH_KEY
-from holdfast_engine.rules import Admission, RejectionReason
-from holdfast_engine.socketage import ReadingDelays, is_gone
-from holdfast_engine.stats_fields import FIELDS, folder, written_path
-from holdfast_engine.statsfile import read_stats
-from holdfast_engine.written_file import ReportKind, WrittenWriter
+from holdfast_engine.apiserver.door import OPEN_SECONDS, Door
+from holdfast_engine.apiserver.exchange import EXCHANGE, Exchange
+from holdfast_engine.apiserver.frontend import Frontend, prompt_tokens, streams
+from holdfast_engine.apiserver.requestbody import App, Message, Receive, Send, take_in
+from holdfast_engine.apiserver.routes import WITH_KEY
+from holdfast_engine.apiserver.socketage import ReadingDelays, is_gone
+from holdfast_engine.clients.written_file import CLASS_BYTES, ReportKind, WrittenWriter, class_digest
+from holdfast_engine.objectives import rules
+from holdfast_engine.objectives.claims import CLAIMED, header_claim, header_key, pass_on
+from holdfast_engine.objectives.request import OWN_NAME_VARIABLE, OWN_REQUEST
+from holdfast_engine.objectives.rules import SERVICE_CLASS, Admission, RejectionReason
+from holdfast_engine.stats.classfiles import at_door, read_class
+from holdfast_engine.stats.stats_fields import FIELDS, folder, servers_folder, written_path
+from holdfast_engine.stats.statsfile import read_stats
 
 CLOSE = (b"connection", b"close")
 MESSAGES = {
@@ -68,12 +72,14 @@ class AdmissionMiddleware:
         self._sweeping: asyncio.Task[None] | None = None
         self._broken = False
         self._writer: WrittenWriter | None = None
+        self._patient: set[str] = set()
         self._held: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
         try:
+            self._claim_key = header_key(os.environ.get(OWN_NAME_VARIABLE, ""))
             self._door = Door()
             self._records = Records(clock)
-            if is_only_server():
+            if servers_folder() is None:  # this process writes all answers
                 self._writer = WrittenWriter(written_path())
             self._lengths = PromptLengthEstimator()
             self._transit = Transit()
@@ -86,6 +92,7 @@ class AdmissionMiddleware:
         if not self._broken:
             try:
                 guarded = is_guarded(scope)
+                CLAIMED.set(header_claim(scope["headers"]) if guarded else SERVICE_CLASS)
                 if guarded:
                     receive, prompts.size_bytes, is_whole = await take_in(client)
                     if is_whole and not is_gone(client):
@@ -120,7 +127,7 @@ class AdmissionMiddleware:
 
     async def _at_door(self, writer: WrittenWriter, receive: Receive, arrived_at: float) -> bytes | None:
         """Wait until there is room; returns the name of the wait, None where it was too long or the client has gone."""
-        loop, name = asyncio.get_running_loop(), os.urandom(16)
+        loop, name = asyncio.get_running_loop(), class_digest(CLAIMED.get()) + os.urandom(16 - CLASS_BYTES)
         turn, goes_on = loop.create_future(), False
         writer.write(ReportKind.HELD, name, arrived_at)
         self._held.append(turn)
@@ -140,7 +147,8 @@ class AdmissionMiddleware:
         try:
             while self._held and not self._broken:
                 await asyncio.sleep(OPEN_SECONDS)
-                if self._door.opens(self._clock(), self._is_overloaded):
+                # An engine with nothing to do keeps nobody waiting, not even where its objectives are out of reach.
+                if not self._transit.sent or self._door.opens(self._clock(), self._is_overloaded):
                     self._next_turn()
         except Exception as error:
             self._give_up(error)
@@ -176,7 +184,7 @@ class AdmissionMiddleware:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(frontend))
             frontend.follow(self._watched)
-        engines, now = self._records.read(), self._clock()
+        engines, now = self._records.read(CLAIMED.get()), self._clock()
         expected = [self._lengths.tokens(size_bytes, each["mean_prompt_tokens"], frontend.longest) for each in engines]
         answers = [
             self._ask(numbers, tokens, now, waited_seconds) for numbers, tokens in zip(engines, expected, strict=True)
@@ -207,6 +215,9 @@ class AdmissionMiddleware:
             found = add_request(request, *given, **named)
             if not self._broken:
                 try:
+                    pass_on(request.sampling_params, self._claim_key)
+                    if self._records.is_batch(CLAIMED.get()):
+                        self._patient.add(request.request_id)
                     exchange, prompts = EXCHANGE.get(), PROMPTS.get()
                     if exchange is not None:
                         exchange.start(request.request_id, streams(request), running)
@@ -254,13 +265,16 @@ class AdmissionMiddleware:
         return with_headers(message, added)
 
     async def _sweep(self, frontend: Frontend) -> None:
-        """End what has waited for too long."""
+        """End what has waited for too long, and batch that waits in a pod that drains."""
         try:
             while not self._broken:
                 await asyncio.sleep(_SWEEP_SECONDS)
                 longest = self._longest_wait()
-                if longest < math.inf:
-                    await frontend.end_older_than(longest)
+                # Without a limit, as after the scheduler stood down, this only forgets the patient that have gone.
+                if longest < math.inf or self._patient:
+                    await frontend.end_older_than(longest, self._patient)
+                if self._patient and _drains():
+                    await frontend.give_back(self._patient)
         except Exception as error:
             self._give_up(error)
 
@@ -276,26 +290,38 @@ class AdmissionMiddleware:
 
 
 class Records:
-    """The records of this pod's engines, by name; those that cannot be read are left out."""
+    """The records of this pod's engines, by name; unreadable records are left out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._next_find = float("-inf")
-        self._paths = sorted(folder().glob("engine-*.stats"))
+        self._paths: list[Path] = []
+        self._has_classes = False
 
-    def read(self) -> list[dict[str, float]]:
-        """What every engine told last."""
+    def read(self, claimed: str | None = None) -> list[dict[str, float]]:
+        """The last record of every engine; with what a class finds where a request claims one."""
         now = self._clock()
         if now >= self._next_find:
             self._next_find = now + _FIND_SECONDS
             self._paths = sorted(folder().glob("engine-*.stats"))
-        found = (read_stats(path, len(FIELDS)) for path in self._paths)
-        return [dict(zip(FIELDS, numbers, strict=True)) for numbers in found if numbers is not None]
+            self._has_classes = any(folder().glob("engine-*.class"))
+        found = ((path, read_stats(path, len(FIELDS))) for path in self._paths)
+        records = [(path, dict(zip(FIELDS, numbers, strict=True))) for path, numbers in found if numbers is not None]
+        if claimed is None or not self._has_classes:
+            return [record for _, record in records]
+        return [record | at_door(partial(read_class, path), claimed) for path, record in records]
+
+    def is_batch(self, claimed: str) -> bool:
+        """Whether a header claims a Batch class."""
+        if claimed == SERVICE_CLASS or not self._has_classes:
+            return False
+        found = (read_class(path, claimed) for path in self._paths)
+        return any(numbers is not None and numbers["limit_ttft_seconds"] == math.inf for numbers in found)
 
 
-def is_only_server() -> bool:
-    """Whether this process writes all answers; with --api-server-count their metrics lie in a folder."""
-    return "PROMETHEUS_MULTIPROC_DIR" not in os.environ
+def _drains() -> bool:
+    """Whether the pod is about to be removed: preStop makes a file then."""
+    return os.path.exists(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
 
 
 def is_guarded(scope: Message) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import threading
 import time
@@ -26,16 +27,19 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from holdfast_engine import VERSION, stats_fields
-from holdfast_engine.captured_graphs import captured_graphs
-from holdfast_engine.engine_info import identity_of
+from holdfast_engine import VERSION
+from holdfast_engine.clients.written_file import WrittenReader
 from holdfast_engine.fastloop import FastLoop, StartLimits
-from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
-from holdfast_engine.request import OWN_NAME_VARIABLE
-from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.law.captured_graphs import captured_graphs
+from holdfast_engine.objectives.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, LimitsFiles
+from holdfast_engine.objectives.request import OWN_NAME_VARIABLE
+from holdfast_engine.queue import batch
+from holdfast_engine.queue.waiting import DeadlineQueue
+from holdfast_engine.stats import stats_fields
+from holdfast_engine.stats.classfiles import ClassFiles
+from holdfast_engine.stats.engine_info import identity_of
+from holdfast_engine.stats.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
-from holdfast_engine.waiting import DeadlineQueue
-from holdfast_engine.written_file import WrittenReader
 
 _WATCH_SECONDS = 1.0
 
@@ -69,6 +73,7 @@ class HoldfastScheduler(Scheduler):
         self._stock_tokens = self.max_num_scheduled_tokens
         self._loop: FastLoop | None = None
         self._writer: StatsWriter | None = None
+        self._class_files: ClassFiles | None = None
         self._numbers: list[float] = []
         self._spent_seconds = 0.0
         self._steps = 0
@@ -87,6 +92,8 @@ class HoldfastScheduler(Scheduler):
         """Set the limits of this step, then let vLLM schedule it."""
         if self._loop is not None:
             with self._guard:
+                if self._loop.batch.names:
+                    self._give_way(self._loop)
                 limits = self._loop.before_step(len(self.running))
                 self.max_num_active_reqs = limits.active_sequences
                 self.max_num_scheduled_tokens = limits.tokens_per_step
@@ -139,10 +146,10 @@ class HoldfastScheduler(Scheduler):
 
     def _begin(self) -> None:
         self._numbers = stats_fields.nothing_yet()
-        self._writer = StatsWriter(
-            stats_fields.stats_path(self.parallel_config.data_parallel_index), len(stats_fields.FIELDS)
-        )
+        path = stats_fields.stats_path(self.parallel_config.data_parallel_index)
+        self._writer = StatsWriter(path, len(stats_fields.FIELDS))
         self._writer.write(self._numbers)
+        self._class_files = ClassFiles(path)
         identity = identity_of(self.vllm_config, vllm.__version__)
         stats_fields.identity_path(self.parallel_config.data_parallel_index).write_text(identity.to_json())
         if not is_supported(vllm.__version__):
@@ -163,6 +170,23 @@ class HoldfastScheduler(Scheduler):
         self._publish(loop)
         threading.Thread(target=self._watch, name="holdfast-limits", daemon=True).start()
         logger.info("holdfast: %s on vLLM %s", VERSION, vllm.__version__)
+
+    def _give_way(self, loop: FastLoop) -> None:
+        """Preempt batch requests where others cannot start, as vLLM itself preempts for memory."""
+        if self.policy is not SchedulingPolicy.FCFS:
+            return
+        passed_over = [
+            each
+            for each in self.deferred_waiting
+            if each.request_id not in loop.batch.names and not self._holds_kv_blocks(each)
+        ]
+        slots = self.lora_config.max_loras if self.lora_config else math.inf
+        deferred, lacks_slot = batch.held_up(passed_over, self.running, slots)
+        leaving = loop.give_way(self.running, deferred, self.kv_cache_manager.usage, lacks_slot)
+        batch.preempt(self.running, filter(self._request_blocks_can_be_freed, leaving), self._put_back)
+
+    def _put_back(self, request: Request) -> None:
+        self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
 
     def _watch(self) -> None:
         """Take limits and reports while the engine is idle: between requests there are no steps that would."""
@@ -189,12 +213,15 @@ class HoldfastScheduler(Scheduler):
             and not self.need_mamba_block_aligned_split
         )
         graphs = captured_graphs(self.vllm_config.compilation_config)
-        return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens, graphs)
+        keeps = bool(self.cache_config.enable_prefix_caching)
+        return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens, graphs, keeps)
 
     def _publish(self, loop: FastLoop) -> None:
         if self._writer is not None:
             self._numbers = [*loop.counts(), self._spent_seconds, float(self._steps), *loop.record()]
             self._writer.write(self._numbers)
+        if self._class_files is not None:
+            self._class_files.write(loop.class_numbers())
 
     def _tell_off(self) -> None:
         if self._writer is None:

@@ -5,21 +5,16 @@ It runs in the API server process. vLLM stops at start when a stat logger fails,
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import vllm
 from prometheus_client import REGISTRY
-from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
-from holdfast_engine import stats_fields
-from holdfast_engine.engine_info import identity_of
-from holdfast_engine.metrics import EngineCollector
+from holdfast_engine.stats import stats_fields
+from holdfast_engine.stats.engine_info import identity_of
+from holdfast_engine.stats.metrics import EngineCollector
 
 logger = logging.getLogger("vllm.holdfast")
 
@@ -32,13 +27,10 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
         try:
             identity = identity_of(vllm_config, vllm.__version__)
             paths = {engine: stats_fields.stats_path(engine) for engine in engine_indexes}
-            folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-            collector = EngineCollector(identity, paths, Path(folder) if folder else None)
-            if folder:
-                show_beside_all(collector)
-            else:
-                REGISTRY.register(collector)
-            self._collector = collector
+            shared = stats_fields.servers_folder()
+            self._collector = EngineCollector(identity, paths, shared)
+            if shared is None:  # a page of several API servers shows no registry: the pod's first process adds ours
+                REGISTRY.register(self._collector)
         except Exception as error:
             logger.error("holdfast: no counters on /metrics: %s", error, exc_info=error)
 
@@ -52,16 +44,3 @@ class HoldfastStatLogger(AggregateStatLoggerBase):
         """Count a request that got a 503 before it reached the engine: it arrived, and it is bad."""
         if self._collector is not None:
             self._collector.reject()
-
-
-def show_beside_all(collector: EngineCollector) -> None:
-    """Show the counters on the page of several API servers (--api-server-count), whichever of them is scraped.
-
-    That page has what these processes write into a folder, and nothing of the registry of the one that answers.
-    """
-    theirs: Callable[[MultiProcessCollector], Iterator[Any]] = MultiProcessCollector.collect
-
-    def collect(self: MultiProcessCollector) -> Iterator[Any]:
-        return itertools.chain(theirs(self), collector.collect())
-
-    setattr(MultiProcessCollector, "collect", collect)  # noqa: B010  # mypy allows no assignment to a method

@@ -4,10 +4,13 @@ import json
 
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
+from kubernetes.aio.client import ApiClient, Configuration
 
-from holdfast.act.api import ApiError, NotLeading, WhileLeading, _decoded, as_yaml
+from holdfast.act.api import ApiError, ApiUnreachable, KubernetesApi, NotLeading, WhileLeading, _decoded, as_yaml
 from tests.fakes import FakeApi
 
 
@@ -24,6 +27,29 @@ async def test_reading_asks_nobody() -> None:
     api = FakeApi()
     api.put_object("/things/a", {})
     assert await WhileLeading(api, lambda: False).request("GET", "/things/a")
+
+
+async def test_an_outage_is_remembered_until_the_server_answers() -> None:
+    status = [503, 403]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"message": "so it is"}, status=status.pop(0) if status else 200)
+
+    application = web.Application()
+    application.router.add_get("/things", answer)
+    async with TestServer(application) as server, ApiClient(Configuration(host=str(server.make_url("")))) as client:
+        api = KubernetesApi(client)
+        assert api.outage == ""
+        with pytest.raises(ApiError):
+            await api.request("GET", "/things")
+        assert api.outage.endswith("answers GET /things with 503")
+        with pytest.raises(ApiError):
+            await api.request("GET", "/things")
+        assert api.outage == "", "a refusal is an answer"
+        await server.close()
+        with pytest.raises(ApiUnreachable):
+            await api.request("GET", "/things")
+        assert "does not answer GET /things: Connect" in api.outage
 
 
 def test_a_namespace_that_is_being_deleted_is_told_apart_from_other_refusals() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.act.api import ApiUnreachable
 from holdfast.act.apply import Applier, Due, ForeignObject, delete
-from holdfast.render.live import RENDERING, SCALING, Live
+from holdfast.rendered.live import RENDERING, SCALING, Live
 from tests.fakes import FakeApi
 
 PATH = "/apis/apps/v1/namespaces/prod/deployments/chat-h100"
@@ -160,7 +160,7 @@ async def test_an_object_with_our_labels_and_no_owner_is_foreign() -> None:
 async def test_a_deployment_deleted_just_before_the_write_is_not_born_without_its_size() -> None:
     api = FakeApi()
     applier = Applier(api)
-    await applier.create_deployment(manifest(), 3)
+    await applier.create_workload(manifest(), 3)
     before = shown(api, "Deployment", PATH)
     del api.objects[PATH]
     await applier.apply(manifest("vllm:2"), before)
@@ -181,7 +181,7 @@ async def test_a_creation_that_was_cut_short_is_finished(writes: int) -> None:
 
     api = Dying()
     with pytest.raises(ApiUnreachable):
-        await Applier(api).create_deployment(manifest(), 3)
+        await Applier(api).create_workload(manifest(), 3)
     api.left = 10
     assert shown(api, "Deployment", PATH).half_made
     applier = Applier(api)
@@ -210,7 +210,7 @@ async def test_an_object_of_an_earlier_service_of_the_same_name_is_foreign() -> 
 
 async def test_a_deployment_is_born_with_its_size_and_the_renderer_never_mentions_replicas() -> None:
     api = FakeApi()
-    await Applier(api).create_deployment(manifest(), 3)
+    await Applier(api).create_workload(manifest(), 3)
     patches = [(query["fieldManager"], body) for method, _, query, body in api.requests if method == "PATCH"]
     assert patches[0][0] == SCALING
     assert patches[0][1]["spec"]["replicas"] == 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.act.deadband import same
 from holdfast.act.status import least_age_seconds
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import status_of
+from holdfast.control.status.report import status_of
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.domain.snapshot import Snapshot, Timing

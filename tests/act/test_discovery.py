@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.act.discovery import may_read_devices, may_read_quotas, missing, our_own_api, readable
+from holdfast.act.discovery import (
+    has_group_sets,
+    has_inference_pools,
+    may_read_devices,
+    may_read_quotas,
+    missing,
+    our_own_api,
+    readable,
+)
 from tests.fakes import FakeApi
 
 OURS = "/apis/holdfast.dev/v1alpha1"
@@ -98,3 +106,28 @@ async def test_devices_are_watched_where_the_api_exists_and_may_be_read(
     assert await may_read_devices(Api()) is (status is None)
     assert told in caplog.text
     assert bool(caplog.records) is bool(told)
+
+
+async def test_the_api_of_inference_pools_is_there_in_version_1_alone() -> None:
+    api = FakeApi()
+    assert not await has_inference_pools(api)
+    api.put_object("/apis/inference.networking.x-k8s.io/v1alpha2", {"resources": [{"name": "inferencepools"}]})
+    api.put_object("/apis/inference.networking.k8s.io/v1", {"resources": [{"name": "inferenceobjectives"}]})
+    assert not await has_inference_pools(api)
+    api.put_object("/apis/inference.networking.k8s.io/v1", {"resources": [{"name": "inferencepools"}]})
+    assert await has_inference_pools(api)
+
+
+async def test_the_api_of_leader_worker_sets_is_there_where_it_is_served() -> None:
+    api = FakeApi()
+    assert not await has_group_sets(api)
+    api.put_object("/apis/leaderworkerset.x-k8s.io/v1", {"resources": [{"name": "leaderworkersets"}]})
+    assert await has_group_sets(api)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_that_cannot_say_which_apis_it_has_does_not_lack_them(status: int) -> None:
+    api = FakeApi()
+    api.fail_with = ApiError(status, "later")
+    with pytest.raises(ApiUnreachable):
+        await has_inference_pools(api)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.act.api import ApiError
 from holdfast.act.scale import StaleDecision, prefer_removal, removal_order, scale
 from holdfast.domain.cluster import Workload
-from holdfast.render.names import DELETION_COST
+from holdfast.rendered.names import DELETION_COST
 from tests.fakes import FakeApi
 
 CHAT = Workload("chat-h100")

@@ -23,8 +23,8 @@ from holdfast.activator.server import WAITED_HEADER, ActivatorServer, opened
 from holdfast.cli.main import build_parser
 from holdfast.domain.activator import SILENT, Activator, longer_than
 from holdfast.domain.service import ServiceKey
-from holdfast.observe import activators
-from holdfast.observe.activators import ActivatorClient, NoActivators, read
+from holdfast.observe.endpoints import activators
+from holdfast.observe.endpoints.activators import ActivatorClient, NoActivators, read
 
 CHAT = ServiceKey("prod", "chat")
 

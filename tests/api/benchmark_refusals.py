@@ -95,6 +95,21 @@ REFUSED: tuple[RefusedBenchmark, ...] = (
     _refused("less than no rate", {"sweep": {"startRps": -1}}, "startRps", "greater than 0", "greater than 0"),
     _refused("one trial", {"sweep": {"maxTrials": 1}}, "maxTrials", "greater than or equal to 2", "equal to 2"),
     _refused("tuning what an address leads to", {**_url("http://a"), "sweep": None, "tune": {}}, "tune", "serviceRef"),
+    _refused("a duration of batches", {"sweep": None, "latency": {}, "duration": "1m"}, "duration", "remove duration"),
+    _refused(
+        "a duration of all at once", {"sweep": None, "throughput": {}, "duration": "1m"}, "duration", "remove duration"
+    ),
+    _refused(
+        "a batch of none", {"sweep": None, "latency": {"batchSize": 0}}, "batchSize", "or equal to 1", "or equal to 1"
+    ),
+    _refused(
+        "a throughput of nothing",
+        {"sweep": None, "throughput": {"requests": 0}},
+        "requests",
+        "or equal to 1",
+        "or equal to 1",
+    ),
+    _refused("both offline loads", {"sweep": None, "latency": {}, "throughput": {}}, "spec", "set exactly one load"),
     _refused("a duration of tuning", {"sweep": None, "tune": {}, "duration": "1m"}, "duration", "remove duration"),
     _refused(
         "fewer tokens than sequences to look for",
@@ -117,6 +132,8 @@ ACCEPTED: tuple[AcceptedBenchmark, ...] = (
     AcceptedBenchmark("a rate", {"sweep": None, "rate": {"rps": 2.5, "cv": 2}}, "sweep"),
     AcceptedBenchmark("a concurrency", {"sweep": None, "concurrency": 64, "duration": "2m"}, "sweep"),
     AcceptedBenchmark("a trace", {"sweep": None, "trace": {**RECORDED, "format": "azure", "speed": 2}}, "sweep"),
+    AcceptedBenchmark("batches", {"sweep": None, "latency": {"batchSize": 4, "requests": 40}}, "sweep"),
+    AcceptedBenchmark("all at once", {"sweep": None, "throughput": {}, "lengths": {"promptTokens": 9}}, "sweep"),
     AcceptedBenchmark("tuning", {"sweep": None, "tune": {"accelerator": "h100", "maxNumSeqs": 512}}, "sweep"),
     AcceptedBenchmark("drawn lengths", {"lengths": {"trace": RECORDED}}, "sweep"),
     AcceptedBenchmark("objectives of its own", {"slo": {**SLO, "e2e": "20s", "objective": "90%"}}, "sweep"),

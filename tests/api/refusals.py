@@ -71,11 +71,23 @@ def _accelerators(*items: Mapping[str, Any]) -> dict[str, Any]:
     return {"accelerators": [dict(item) for item in items]}
 
 
+def _classes(*items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"slo": {"classes": [dict(item) for item in items]}, **more}
+
+
+def _adapters(*items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": {"lora": {"adapters": [dict(item) for item in items], **more}}}
+
+
 def _container(**fields: Any) -> dict[str, Any]:
     return {"template": {"spec": {"containers": [{"name": "vllm", **fields}]}}}
 
 
 H100, L40S = {"name": "h100"}, {"name": "l40s"}
+ADAPTERS = "spec.model.lora.adapters"
+SQL: dict[str, Any] = {"name": "sql", "uri": "pvc://adapters/sql"}
+TIGHT_SQL = {**SQL, "slo": {"ttft": "200ms"}}
+PREMIUM = {"name": "premium", "ttft": "200ms", "tpot": "20ms", "priority": 10}
 LABEL_50 = "a" * 50
 
 _SLO = (
@@ -290,6 +302,44 @@ _ACCELERATORS = (
         _accelerators({**H100, "parallelism": {"tensor": 64, "pipeline": 2}}),
         "spec.accelerators[0].parallelism",
         "lower one of them",
+    ),
+    Refusal(
+        "nodes with different numbers of GPUs",
+        _accelerators({**H100, "count": 8, "nodes": 3}),
+        "spec.accelerators[0].nodes",
+        "change count or nodes",
+    ),
+    Refusal(
+        "more nodes than GPUs",
+        _accelerators({**H100, "nodes": 2}),
+        "spec.accelerators[0].nodes",
+        "change count or nodes",
+    ),
+    Refusal(
+        "a product that does not fill its nodes",
+        _accelerators({**H100, "nodes": 4, "parallelism": {"tensor": 3, "pipeline": 2}}),
+        "spec.accelerators[0].nodes",
+        "change count or nodes",
+    ),
+    Refusal(
+        "data-parallel engines on several nodes",
+        _accelerators({**H100, "nodes": 2, "parallelism": {"tensor": 8, "data": 2}}),
+        "spec.accelerators[0].nodes",
+        "set tensor and pipeline",
+    ),
+    Refusal(
+        "groups whose Service would be that of a router",
+        _accelerators({**H100, "name": "replicas", "count": 16, "nodes": 2}),
+        "spec.accelerators[0].name",
+        "rename it",
+    ),
+    Refusal("no node", _accelerators({**H100, "nodes": 0}), "spec.accelerators[0].nodes", "greater than or equal to 1"),
+    Refusal(
+        "half a node",
+        _accelerators({**H100, "nodes": 1.5}),
+        "spec.accelerators[0].nodes",
+        "valid integer",
+        "integer",
     ),
     Refusal(
         "a budget for fewer GPUs than a replica has",
@@ -576,12 +626,14 @@ _ENGINE = (
         "spec.accelerators[0].args",
         "accelerators[].parallelism.pipeline",
     ),
-    Refusal("nodes", {"engine": {"args": ["--nnodes=2"]}}, "spec.engine.args", "a replica is one pod"),
-    Refusal("nodes in short", {"engine": {"args": ["-n2"]}}, "spec.engine.args", "a replica is one pod"),
-    Refusal("the rank of a node", {"engine": {"args": ["--node_rank", "1"]}}, "engine.args", "a replica is one pod"),
-    Refusal("one engine of several", {"engine": {"args": ["-dpn=1"]}}, "spec.engine.args", "a replica is one pod"),
+    Refusal("nodes", {"engine": {"args": ["--nnodes=2"]}}, "spec.engine.args", "accelerators[].nodes does"),
+    Refusal("nodes in short", {"engine": {"args": ["-n2"]}}, "spec.engine.args", "accelerators[].nodes does"),
     Refusal(
-        "a server per engine", {"engine": {"args": ["--data-parallel-hyb"]}}, "engine.args", "a replica is one pod"
+        "the rank of a node", {"engine": {"args": ["--node_rank", "1"]}}, "engine.args", "accelerators[].nodes does"
+    ),
+    Refusal("one engine of several", {"engine": {"args": ["-dpn=1"]}}, "spec.engine.args", "accelerators[].nodes does"),
+    Refusal(
+        "a server per engine", {"engine": {"args": ["--data-parallel-hyb"]}}, "engine.args", "accelerators[].nodes does"
     ),
     # D11: llm-d/llm-d-autoscaling#250, vllm-project/vllm#22454
     Refusal(
@@ -673,6 +725,188 @@ _ENGINE = (
         {"engine": {"frontEnd": "Rust", "tlsSecretRef": {"name": "a"}}},
         "spec.engine.frontEnd",
         "remove engine.tlsSecretRef",
+    ),
+    *(
+        Refusal(f"classes without the plugin, {more}", _classes(PREMIUM, **more), "spec.slo.classes", remedy)
+        for more, remedy in (
+            ({"engine": {"plugin": "Disabled"}}, "remove slo.classes, or engine.plugin Disabled"),
+            ({"engine": {"frontEnd": "Rust"}}, "remove slo.classes, or engine.frontEnd Rust"),
+        )
+    ),
+    *(
+        Refusal(f"a class of the name {name}", _classes({"name": name}), "spec.slo.classes[0].name", "DNS label")
+        for name in ("Premium", "a,b", "premium.", "../a", "a_b")
+    ),
+    Refusal("a class with a long name", _classes({"name": "a" * 64}), "spec.slo.classes[0].name", "63", "63"),
+    Refusal(
+        "two classes of one name", _classes(PREMIUM, PREMIUM), "spec.slo.classes", "rename or remove", "Duplicate value"
+    ),
+    Refusal(
+        "33 classes", _classes(*({"name": f"c{number}"} for number in range(33))), "spec.slo.classes", "32", "must have"
+    ),
+    *(
+        Refusal(
+            f"an adapter at {uri or 'no place'}", _adapters({"name": "sql", "uri": uri}), f"{ADAPTERS}[0].uri", remedy
+        )
+        for uri, remedy in (
+            *((uri, "write org/name@COMMIT") for uri in ("org/sql", "org/sql@main", "org/sql@", "org/sql@" + "A" * 40)),
+            *((uri, "remove ..") for uri in ("pvc://adapters/../weights", "/..", "/adapters/..", "pvc://adapters/..")),
+            *((uri, "pvc://claim/path") for uri in ("", "sql", "s3://bucket/sql", "oci://a/b:1", "pvc://", "a/b/c")),
+        )
+    ),
+    Refusal(
+        "an adapter without a place", _adapters({"name": "sql"}), f"{ADAPTERS}[0].uri", "required", "Required value"
+    ),
+    *(
+        Refusal(f"an adapter of the name {name}", _adapters({**SQL, "name": name}), f"{ADAPTERS}[0].name", "DNS label")
+        for name in ("SQL", "org/sql", "sql.", "a_b")
+    ),
+    Refusal("two adapters of one name", _adapters(SQL, SQL), ADAPTERS, "rename or remove", "Duplicate value"),
+    Refusal("no adapters", _adapters(), ADAPTERS, "at least 1", "at least 1"),
+    Refusal(
+        "65 adapters", _adapters(*({**SQL, "name": f"a{number}"} for number in range(65))), ADAPTERS, "64", "must have"
+    ),
+    Refusal(
+        "an adapter of the model's name",
+        {"model": {"servedName": "sql", "lora": {"adapters": [SQL]}}},
+        ADAPTERS,
+        "rename the adapter",
+    ),
+    Refusal(
+        "an adapter of the uri's name",
+        {"model": {"uri": "sql", "lora": {"adapters": [SQL]}}},
+        ADAPTERS,
+        "set servedName",
+    ),
+    Refusal(
+        "an adapter of a class's name",
+        {**_adapters(SQL), **_classes({"name": "sql"})},
+        ADAPTERS,
+        "both are values of one label",
+    ),
+    Refusal(
+        "33 classes and adapters",
+        {
+            **_adapters(*({**TIGHT_SQL, "name": f"a{number}"} for number in range(17))),
+            **_classes(*({"name": f"c{number}"} for number in range(16))),
+        },
+        ADAPTERS,
+        "at most 32 together",
+    ),
+    Refusal(
+        "an adapter's objectives without the plugin",
+        {**_adapters(TIGHT_SQL), "engine": {"plugin": "Disabled"}},
+        ADAPTERS,
+        "remove slo from the adapter",
+    ),
+    Refusal(
+        "adapters behind the Rust front end",
+        {**_adapters(SQL), "engine": {"frontEnd": "Rust"}},
+        "spec.model.lora",
+        "remove model.lora, or engine.frontEnd Rust",
+    ),
+    *(
+        Refusal(f"adapters and {argument}", {**_adapters(SQL), **more}, "spec.model.lora", "remove --enable-lora")
+        for argument, more in (
+            ("--enable-lora", {"engine": {"args": ["--enable-lora"]}}),
+            ("--max_loras=2", {"engine": {"args": ["--max_loras=2"]}}),
+            ("--lora-modules", _accelerators({**H100, "args": ["--lora-modules", "a=/a"]})),
+        )
+    ),
+    *(
+        Refusal(f"a rank of {rank}", _adapters(SQL, maxRank=rank), "spec.model.lora.maxRank", "next higher one")
+        for rank in (0, -8, 1, 24, 1024)
+    ),
+    *(
+        Refusal(
+            f"{room} adapters in the GPU", _adapters(SQL, maxLoaded=room), "spec.model.lora.maxLoaded", remedy, remedy
+        )
+        for room, remedy in ((0, "greater than or equal to 1"), (65, "less than or equal to 64"))
+    ),
+    Refusal(
+        "an adapter whose first token may come after its last",
+        _adapters({**SQL, "slo": {"ttft": "30s", "e2e": "10s"}}),
+        f"{ADAPTERS}[0].slo.e2e",
+        "raise e2e, lower ttft",
+    ),
+    Refusal(
+        "an adapter without a first token",
+        _adapters({**SQL, "slo": {"ttft": "0s"}}),
+        f"{ADAPTERS}[0].slo.ttft",
+        DURATION,
+    ),
+    *(
+        Refusal(
+            f"batch with {name}",
+            _classes({"name": "night", "kind": "Batch", name: value}),
+            f"spec.slo.classes[0].{name}",
+            f"remove {name}, or kind",
+        )
+        for name, value in (
+            *(("ttft", "1h"), ("tpot", "1s"), ("e2e", "1d"), ("objective", "99%")),
+            *(("minShare", "5%"), ("maxShare", "5%")),
+        )
+    ),
+    *(
+        Refusal(f"a share of {value}", _classes({"name": "a", "minShare": value}), "spec.slo.classes[0].minShare", "5%")
+        for value in ("51%", "-1%", "5", "NaN%", "1e9%", "%")
+    ),
+    Refusal("more than all", _classes({"name": "a", "maxShare": "101%"}), "spec.slo.classes[0].maxShare", "to 100%"),
+    Refusal(
+        "a class that is lifted beyond its share",
+        _classes({"name": "a", "maxShare": "20%", "priority": -10}),
+        "spec.slo.classes[0].maxShare",
+        "remove maxShare, or priority",
+    ),
+    Refusal(
+        "batch with an end that nothing keeps",
+        _classes({"name": "night", "kind": "Batch", "finishWithin": "8h"}),
+        "finishWithin",
+        "spelling",
+        "unknown field",
+    ),
+    Refusal("a kind of no class", _classes({"name": "a", "kind": "Nightly"}), "spec.slo.classes[0].kind", "Batch"),
+    Refusal(
+        "batch that only a body names",
+        {"slo": {"claim": "Body", "classes": [PREMIUM, {"name": "night", "kind": "Batch"}]}},
+        "spec.slo.claim",
+        "remove claim, or kind",
+    ),
+    Refusal("a claim of no class", {"slo": {"claim": "Header"}}, "spec.slo.claim", "add one to slo.classes"),
+    Refusal("a claim by magic", {"slo": {"claim": "Cookie", "classes": [PREMIUM]}}, "spec.slo.claim", "Header"),
+    Refusal(
+        "a class whose first token may come after its last",
+        _classes({"name": "bulk", "ttft": "30s", "e2e": "10s"}),
+        "spec.slo.classes[0].e2e",
+        "raise e2e, lower ttft",
+    ),
+    Refusal(
+        "a class in another unit",
+        _classes({"name": "a", "ttft": "1s", "e2e": "500us"}),
+        "spec.slo.classes[0].e2e",
+        DURATION,
+    ),
+    Refusal(
+        "a class without a first token", _classes({"name": "a", "ttft": "0s"}), "spec.slo.classes[0].ttft", DURATION
+    ),
+    Refusal(
+        "a class above all others", _classes({"name": "a", "priority": 1001}), "spec.slo.classes[0].priority", "1000"
+    ),
+    *(
+        Refusal(
+            f"a class of which {objective} must be good",
+            _classes({"name": "a", "objective": objective}),
+            "spec.slo.classes[0].objective",
+            "above 50% and below 100%",
+        )
+        for objective in ("100%", "50%", "0%", "-1%", "101%", "1e2%", "nan%", "0.999")
+    ),
+    Refusal(
+        "a class with a field that is not there yet",
+        _classes({"name": "a", "weight": "10%"}),
+        "weight",
+        "spelling",
+        "unknown field",
     ),
     Refusal("a front end that nobody knows", {"engine": {"frontEnd": "Go"}}, "spec.engine.frontEnd", "Rust"),
     Refusal(
@@ -793,6 +1027,13 @@ _NAMES = (
         "shorten one",
         name="abc",
     ),
+    Refusal(
+        "names that are too long for groups of pods",
+        _accelerators({"name": LABEL_50[:40], "count": 2, "nodes": 2}),
+        "metadata.name",
+        "at most 44 characters",
+        name="abcde",
+    ),
     Refusal("a name with a dot", {}, "metadata.name", "starting with a letter", name="chat.v2"),
     Refusal("a name that starts with a digit", {}, "metadata.name", "starting with a letter", name="7b-chat"),
 )
@@ -805,6 +1046,85 @@ _NOT_WITH_TARGET: tuple[dict[str, Any], ...] = (
     {"template": {"spec": {}}},
     {"rollout": {}},
     {"batching": {"mode": "Auto"}},
+    {"inferencePool": {"endpointPicker": {"name": "chat-epp"}}},
+    {"router": {}},
+)
+_ROUTER = (
+    Refusal(
+        "a router next to a pool",
+        {"router": {}, "inferencePool": {"endpointPicker": {"name": "chat-epp"}}},
+        "spec.router",
+        "remove the one that does not route",
+    ),
+    Refusal(
+        "a router in front of TLS",
+        {"router": {}, "engine": {"tlsSecretRef": {"name": "tls"}}},
+        "spec.router",
+        "terminate TLS at a gateway, or remove router",
+    ),
+    Refusal(
+        "a router in front of an API key",
+        {"router": {}, "engine": {"apiKeySecretRef": {"name": "chat", "key": "token"}}},
+        "spec.router",
+        "ask for the key at a gateway, or remove router",
+    ),
+    Refusal(
+        "a router of a service that rejects",
+        {"router": {}, "overload": "Reject"},
+        "spec.router",
+        "remove overload, or router",
+    ),
+    Refusal(
+        "an accelerator with the name of a router",
+        {"router": {}, "accelerators": [{"name": "router"}]},
+        "spec.accelerators",
+        "rename it",
+    ),
+    *(
+        Refusal(f"{size} router pods", {"router": {"replicas": size}}, "spec.router.replicas", remedy, server)
+        for size, remedy, server in (
+            (0, "greater than or equal to 1", "should be greater than or equal to 1"),
+            (-1, "greater than or equal to 1", "should be greater than or equal to 1"),
+            (33, "less than or equal to 32", "should be less than or equal to 32"),
+        )
+    ),
+)
+_PICKER = "spec.inferencePool.endpointPicker"
+_INFERENCE_POOL = (
+    Refusal("a pool without an endpoint picker", {"inferencePool": {}}, _PICKER, "add it", "Required value"),
+    Refusal(
+        "an endpoint picker without a name",
+        {"inferencePool": {"endpointPicker": {}}},
+        f"{_PICKER}.name",
+        "add it",
+        "Required value",
+    ),
+    Refusal(
+        "an endpoint picker of no name",
+        {"inferencePool": {"endpointPicker": {"name": ""}}},
+        f"{_PICKER}.name",
+        "Kubernetes object",
+    ),
+    *(
+        Refusal(
+            f"port {port} of an endpoint picker",
+            {"inferencePool": {"endpointPicker": {"name": "chat-epp", "port": port}}},
+            f"{_PICKER}.port",
+            remedy,
+            server,
+        )
+        for port, remedy, server in (
+            (0, "greater than or equal to 1", "should be greater than or equal to 1"),
+            (-1, "greater than or equal to 1", "should be greater than or equal to 1"),
+            (65_536, "less than or equal to 65535", "should be less than or equal to 65535"),
+        )
+    ),
+    Refusal(
+        "a pool of a service that may rest",
+        {"inferencePool": {"endpointPicker": {"name": "chat-epp"}}, "scaling": {"min": 0}},
+        "spec.scaling",
+        "raise scaling.min, or remove inferencePool",
+    ),
 )
 _TARGET = (
     *(
@@ -820,6 +1140,9 @@ _TARGET = (
         {**TARGET, "target": {"kind": "StatefulSet", "name": "chat"}},
         "spec.target.kind",
         "Deployment",
+    ),
+    Refusal(
+        "classes of a target", {**TARGET, **_classes(PREMIUM)}, "spec.slo.classes", "remove slo.classes, or target"
     ),
     Refusal("no replica of a target", {**TARGET, "scaling": {"min": 0}}, "spec.scaling.min", "raise scaling.min"),
     Refusal(
@@ -868,6 +1191,8 @@ _OTHER_TYPES = (
 )
 
 REFUSALS = (
+    *_INFERENCE_POOL,
+    *_ROUTER,
     *_TARGET,
     *_SLO,
     *_MODEL,
@@ -883,6 +1208,10 @@ REFUSALS = (
 
 ACCEPTED = (
     Accepted("the minimal object"),
+    Accepted("a pool for a gateway", {"inferencePool": {"endpointPicker": {"name": "chat-epp", "port": 65_535}}}),
+    Accepted("a router of the defaults", {"router": {}}),
+    Accepted("a router of a service that may rest", {"router": {"replicas": 32}, "scaling": {"min": 0}}),
+    Accepted("an accelerator called router without one", _accelerators({"name": "router"})),
     Accepted("the tightest objective", {"slo": {"objective": "99.999%"}}),
     Accepted("an objective just above half", {"slo": {"objective": "50.01%"}}),
     Accepted("every unit", {"slo": {"ttft": "0.5s", "tpot": "0.5ms", "e2e": "1.5m", "window": "30d"}}),
@@ -982,6 +1311,10 @@ ACCEPTED = (
         "a model for embeddings that generates",
         {"model": {"uri": "team/Embedding-Chat"}, "engine": {"args": ["--runner=generate"]}},
     ),
+    Accepted("classes", _classes(PREMIUM, {"name": "bulk", "ttft": "1m", "e2e": "10m", "priority": -1})),
+    Accepted("a class for batch", _classes({"name": "night", "kind": "Batch", "priority": -1})),
+    Accepted("shares of classes", _classes({"name": "a", "minShare": "12.5%"}, {"name": "b", "maxShare": "100%"})),
+    Accepted("classes that no request may name", {"slo": {"classes": [PREMIUM], "claim": "None"}}),
     Accepted("the front end in Rust", {"engine": {"frontEnd": "Rust"}}),
     Accepted("the usual frontend", {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "0"}]}}),
     Accepted("a variable without a value", {"engine": {"env": [{"name": "VLLM_PLUGINS"}]}}),
@@ -989,6 +1322,11 @@ ACCEPTED = (
         "another frontend in a container of the user's",
         {"template": {"spec": {"containers": [{"name": "b", "env": [{"name": "VLLM_USE_RUST_FRONTEND"}]}]}}},
     ),
+    Accepted("a group of two nodes", _accelerators({**H100, "count": 16, "nodes": 2})),
+    Accepted(
+        "a stage on each node", _accelerators({**H100, "nodes": 2, "parallelism": {"tensor": 8, "pipeline": 2}})
+    ),
+    Accepted("names that groups of pods have room for", _accelerators({"name": LABEL_50[:40], "count": 2, "nodes": 2})),
     Accepted("two stages", _accelerators({**H100, "parallelism": {"pipeline": 2}})),
     Accepted("a product", _accelerators({**H100, "count": 8, "parallelism": {"tensor": 4, "data": 2}})),
     Accepted("no way of sharing", _accelerators({**H100, "parallelism": {}})),
@@ -1001,5 +1339,21 @@ ACCEPTED = (
     }),
     Accepted("labels of one's own", {"template": {"metadata": {"labels": {"team": "search"}}}}),
     Accepted("a runtime class", {"template": {"spec": {"runtimeClassName": "nvidia"}}}),
+    Accepted("adapters", {
+        **_adapters(
+            TIGHT_SQL, {"name": "chat-de", "uri": f"org/chat-de@{'0123456789' * 4}"}, {"name": "b", "uri": "/a/b..c"},
+            maxRank=512, maxLoaded=1,
+        ),
+        **_classes(PREMIUM),
+    }),
+    Accepted("adapters without objectives or plugin", {**_adapters(SQL), "engine": {"plugin": "Disabled"}}),
+    Accepted("32 classes and adapters, and more without objectives", {
+        **_adapters(
+            *({**TIGHT_SQL, "name": f"a{number}"} for number in range(16)),
+            *({**SQL, "name": f"b{number}"} for number in range(48)),
+        ),
+        **_classes(*({"name": f"c{number}"} for number in range(16))),
+    }),
+    Accepted("arguments for adapters", {"engine": {"args": ["--enable-lora", "--lora-modules", "sql=/adapters/sql"]}}),
     Accepted("names that just fit", _accelerators({"name": LABEL_50}), name="ab"),
 )  # fmt: skip

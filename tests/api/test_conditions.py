@@ -1,6 +1,8 @@
 """Conditions keep the time of their last change."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.api.conditions import (
     MAX_MESSAGE_LENGTH,
@@ -10,6 +12,7 @@ from holdfast.api.conditions import (
     Status,
     conditions_of,
     merge_conditions,
+    said_once,
     worst,
 )
 
@@ -133,3 +136,42 @@ def test_every_condition_that_is_not_true_is_worse_than_serving(kind: ConditionT
     if status is Status.FALSE and kind in TRANSIENT:
         return
     assert shown(*(each for each in GOOD if each[0] != kind), (kind, status, "Bad")) == "Bad"
+
+
+LONG = 'failed to pull and unpack image "example.com/vllm:1": failed to resolve reference: not found'
+REMEDY = "correct engine.image"
+
+
+def messages(*told: tuple[str, str, str]) -> list[str]:
+    """The messages of these conditions, each a type, a status and a message, as they are published."""
+    return [each.message for each in said_once([Condition(kind, status, "X", text) for kind, status, text in told])]
+
+
+def test_a_long_text_stands_in_the_worst_condition_and_the_others_refer_to_it() -> None:
+    told = ("Stalled", "True", f"h100: {LONG}; {REMEDY}"), ("Ready", "False", f"chat-0: {LONG}; {REMEDY}; 0 of 1")
+    assert messages(*told) == ["h100: see Ready", f"chat-0: {LONG}; {REMEDY}; 0 of 1"]
+    assert messages(*reversed(told)) == [f"chat-0: {LONG}; {REMEDY}; 0 of 1", "h100: see Ready"]
+
+
+def test_what_only_one_condition_says_stays_next_to_a_reference() -> None:
+    told = ("Ready", "False", f"{LONG}; {REMEDY}"), ("SLOMet", "False", f"95% were good; {LONG}; {REMEDY}; raise it")
+    assert messages(*told)[1] == "95% were good; see Ready; raise it"
+
+
+def test_short_texts_are_repeated() -> None:
+    told = ("Ready", "False", "no replica is ready yet; wait"), ("MetricsAvailable", "False", "no replica is ready yet")
+    assert messages(*told) == [message for _, _, message in told]
+
+
+PARTS = (LONG, f"chat-0: {LONG}", f"a: b: {LONG}", LONG[:70], LONG[10:], REMEDY, "x", "", "a: b")
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=4).map("; ".join), max_size=4))
+def test_no_text_is_lost_and_a_second_look_changes_nothing(texts: list[str]) -> None:
+    kinds = ("Ready", "SLOMet", "CapacityAvailable", "MetricsAvailable")
+    once = said_once([Condition(kind, "False", "X", text) for kind, text in zip(kinds, texts, strict=False)])
+    assert [each.type for each in once] == list(kinds[: len(texts)])
+    assert said_once(once) == once
+    for part in (part for text in texts for part in text.split("; ")):
+        said = part.removeprefix("chat-0: ").removeprefix("a: b: ")
+        assert any(said in each.message for each in once)

@@ -13,7 +13,7 @@ from tests.api.test_crd import IN_PODS
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["minimal", "chat", "accelerators", "office-hours", "scale-to-zero", "full"])
+@pytest.mark.parametrize("name", ["minimal", "chat", "accelerators", "office-hours", "scale-to-zero", "router", "full"])
 def test_an_example_is_a_valid_object_named_after_its_file(name: str) -> None:
     body = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     assert LLMService.parse(body).metadata.name == name
@@ -39,8 +39,10 @@ def test_the_full_example_shows_every_field() -> None:
     spec = yaml.safe_load((EXAMPLES / "full.yaml").read_text())["spec"]
     schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     # One object shows one cache; the others stand in a comment.
-    # A target stands in for the fields that say how engines run.
-    assert unshown(schema, spec) == ["target", "model.cache.hostPath", "model.cache.emptyDir"]
+    # A target stands in for the fields that say how engines run, and a router for an InferencePool.
+    assert unshown(schema, spec) == ["target", "model.cache.hostPath", "model.cache.emptyDir", "router"]
+    shown = yaml.safe_load((EXAMPLES / "router.yaml").read_text())["spec"]["router"]
+    assert unshown(schema["properties"]["router"], shown, "router") == []
 
 
 def unshown(schema: dict[str, Any], shown: Any, path: str = "") -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.api.images import copied_image, copies_by_image, with_copies
 from holdfast.api.llmservice import DEFAULT_ENGINE_IMAGE
-from holdfast.render.container import engine_image
+from holdfast.rendered.declared import engine_image
 from tests.control.parts import llmservice
 
 COPY = "registry.local:5000/team/vllm-openai:v0.32.0"

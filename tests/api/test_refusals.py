@@ -1,11 +1,13 @@
 """The types refuse what the API server refuses, with the same words."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.api.llmbenchmark import InvalidLLMBenchmark, LLMBenchmark
 from holdfast.api.llmservice import InvalidLLMService, LLMService
 from tests.api import benchmark_refusals
-from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal
+from tests.api.refusals import ACCEPTED, REFUSALS, Accepted, Refusal, changed
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.sentence)
@@ -21,6 +23,61 @@ def test_a_fault_in_the_only_item_of_a_list_is_told_once() -> None:
     with pytest.raises(InvalidLLMService) as refusal:
         LLMService.parse(faulty.body)
     assert "at least 1 item" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("slo", "at"),
+    [
+        ({"e2e": "20s", "classes": [{"name": "a"}, {"name": "bulk", "ttft": "30s"}]}, "spec.slo.classes[1].ttft"),
+        ({"ttft": "1s", "classes": [{"name": "bulk", "e2e": "500ms"}]}, "spec.slo.classes[0].e2e"),
+        ({"ttft": "1s", "classes": [{"name": "bulk", "e2e": "1s"}]}, "spec.slo.classes[0].e2e"),
+    ],
+)
+def test_bounds_of_a_class_fit_those_of_the_service_that_it_leaves_out(slo: dict[str, Any], at: str) -> None:
+    with pytest.raises(InvalidLLMService, match="set both in the class") as refusal:
+        LLMService.parse(changed({"slo": slo}))
+    assert at in str(refusal.value)
+
+
+def test_bounds_of_an_adapter_fit_those_of_the_service_that_it_leaves_out() -> None:
+    adapters = [{"name": "sql", "uri": "/sql"}, {"name": "long", "uri": "/long", "slo": {"ttft": "30s"}}]
+    with pytest.raises(InvalidLLMService, match="set both in the class") as refusal:
+        LLMService.parse(changed({"slo": {"e2e": "20s"}, "model": {"lora": {"adapters": adapters}}}))
+    assert "spec.model.lora.adapters[1].slo.ttft" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("bound", "own", "looser"), [("ttft", "1s", "2s"), ("tpot", "40ms", "50ms"), ("e2e", "20s", "1m")]
+)
+def test_a_class_with_a_bound_that_is_looser_beyond_its_share_is_refused(bound: str, own: str, looser: str) -> None:
+    def parse(**terms: str) -> LLMService:
+        classes = [{"name": "plain"}, {"name": "capped", **terms}]
+        return LLMService.parse(changed({"slo": {"ttft": "1s", "tpot": "40ms", "e2e": "20s", "classes": classes}}))
+
+    parse(maxShare="20%", **{bound: own})
+    parse(**{bound: looser})
+    with pytest.raises(InvalidLLMService, match=f"remove maxShare, or lower {bound}") as refusal:
+        parse(maxShare="20%", **{bound: looser})
+    assert f"spec.slo.classes[1].{bound}" in str(refusal.value)
+
+
+def test_shares_of_all_classes_leave_half_to_the_highest_priority() -> None:
+    def parse(*shares: str) -> LLMService:
+        classes = [{"name": f"c{number}", "minShare": share} for number, share in enumerate(shares)]
+        return LLMService.parse(changed({"slo": {"classes": classes}}))
+
+    assert parse("20%", "30%").spec.slo.classes[1].min_share == "30%"
+    parse(*["1.5625%"] * 32)
+    with pytest.raises(InvalidLLMService, match=r"together is 50\.1%, and may be 50% at most") as refusal:
+        parse("20%", "30.1%")
+    assert "spec.slo.classes" in str(refusal.value)
+
+
+def test_bounds_of_a_class_may_be_looser_than_those_of_the_service() -> None:
+    classes = [{"name": "bulk", "ttft": "30s", "e2e": "1m"}, {"name": "quick", "ttft": "100ms"}, {"name": "plain"}]
+    assert (
+        len(LLMService.parse(changed({"slo": {"ttft": "1s", "e2e": "20s", "classes": classes}})).spec.slo.classes) == 3
+    )
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.sentence)

@@ -7,9 +7,9 @@ import pytest
 from holdfast.api.llmservice import LLMService
 from holdfast.api.pod_security import PRIVILEGES, needs
 from holdfast.api.template_rules import validate_template
-from holdfast.render.context import Objectives
 from holdfast.render.pod_template import pod_template
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered.context import Objectives
 from tests.api.refusals import changed
 
 

@@ -73,6 +73,14 @@ def test_runs_of_current_code_and_of_scenarios_that_are_gone_are_not_replayed(tm
     assert keys(found, again=True) == [("step", "hpa"), ("step", "knative")]
 
 
+def test_runs_that_others_followed_can_be_left_out(tmp_path: Path) -> None:
+    followed = key("step", "hpa", code="oldest"), replace(key("step", "wva"), case_digest="gone")
+    last = key("step", "hpa"), key("step", "wva"), key("smooth", "hpa", code="oldest")
+    found = journal(tmp_path, *followed, *last)
+    assert len(keys(found)) == len([*followed, *last])
+    assert {run for run, _ in replayable(found, Scope(newest=True))} == set(last)
+
+
 def test_runs_are_limited_by_policy_by_time_and_to_single_services(tmp_path: Path) -> None:
     long = (key("smooth", "static:5"), replace(ROW, wall_seconds=30.0))
     found = journal(tmp_path, long, key("step", "hpa"), key(SHARED.name, "holdfast"), key("step", "holdfast"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.autoscaling.bars import Verdict, attained, verdicts
+from benchmarks.autoscaling.bars import Verdict, attained, read, verdicts, write
 from benchmarks.autoscaling.campaign import HIGHEST, LOWEST, OWN, Campaign, cheapest, knob_value, leanest
 from benchmarks.autoscaling.cases import CASES, COMPARED, RELAXED, SHARED, VARIATIONS, Case, relaxed, varied
 from benchmarks.autoscaling.compare import (
@@ -31,10 +31,10 @@ from benchmarks.autoscaling.shared import shared
 from benchmarks.autoscaling.table import tell, tell_bars
 from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceSpec
-from holdfast.twin.fleet import Workload
-from holdfast.twin.peak import smallest
+from holdfast.twin.arrays.fleet import Workload
 from holdfast.twin.policies import POLICIES, make_policy
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.peak import smallest
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.builders import service
 from tests.twin.twin_builders import scenario_file, small_scenario
 
@@ -334,6 +334,23 @@ def test_a_saving_beside_the_best_fixed_limits_is_judged_only_where_these_were_t
     assert judged(comparison, [found])[f"{name}, best fixed limits"].met is True
     assert static_ratios([found], Hindsight.LIMITS) == [2.0]
     assert static_ratios([found], Hindsight.NONE) == [4.0]
+
+
+def test_a_saving_beside_what_is_shipped_is_told_and_is_no_bar_of_its_own() -> None:
+    comparison, found = outcome_of(CASES["smooth"], 1.0, 0.995)
+    shipped, one = (
+        judged(comparison, [found])[f"at equal attainment, {name}"]
+        for name in ("as shipped", "one knob for all scenarios")
+    )
+    assert (shipped.met, shipped.told) == (None, "50 % fewer GPU-hours than hpa, bar 20 %")
+    assert one.told == "44 % fewer GPU-hours than hpa, bar 20 %"
+
+
+def test_verdicts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    kept = [Verdict("a: \u03bb*", True, "1.06 x"), Verdict("b", None, "not judged"), Verdict("c", False, "")]
+    write(tmp_path / "bars.jsonl", [*kept, *kept])
+    write(tmp_path / "bars.jsonl", kept)
+    assert read(tmp_path / "bars.jsonl") == kept
 
 
 def test_the_best_cap_on_the_queue_has_a_column_of_its_own_and_no_bar() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_client import LEAST_CHUNKS, figures, measure, missed
-from holdfast.tools.bench.records import RequestOutcome
+from holdfast.tools.bench.load.records import RequestOutcome
 from tests.tools.bench.bench_builders import record, steady
 
 KEPT: dict[str, Any] = {

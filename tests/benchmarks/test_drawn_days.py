@@ -13,8 +13,8 @@ import pytest
 from benchmarks import drawn_days
 from benchmarks.days import DayFigures, Played, main, report, verdicts
 from benchmarks.drawn_days import CARRIED_RPS, FEATURES, HOURS, SEEDS, TREE, Day, content, drawn, lived, pairs
-from holdfast.twin.fleet import Workload
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.shared_data import shared_data
 
 MANY = range(200)

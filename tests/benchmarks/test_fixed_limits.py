@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.autoscaling.fixed_limits import ENOUGH, Limits, _bench, best_capped, carried_rps, with_limits
 from holdfast.cli.simulate import declare
-from holdfast.twin.declared_service import Declared, engine_kind
 from holdfast.twin.policies import make_policy
-from holdfast.twin.results import summary
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import summary
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.declared_service import Declared, engine_kind
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 LIMITS = Limits(128, 2048)

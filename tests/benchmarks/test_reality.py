@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.accidents import ACCIDENTS, SLOW, STATIC, WITH, Bar
 from benchmarks.reality import Key, Row, Runs, key_of, main, misses, table
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.scenarios.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted((ROOT / "benchmarks" / "results").glob("reality-*.jsonl"))

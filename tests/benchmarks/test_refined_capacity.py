@@ -9,8 +9,8 @@ from benchmarks.refined_capacity import CLOSED, STEP_LAW, Outcome, Refined, Tria
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.twin.capacity import Bench, LengthPairs
-from holdfast.twin.fleet import EngineSpec
+from holdfast.twin.arrays.fleet import EngineSpec
+from holdfast.twin.replica.capacity import Bench, LengthPairs
 from tests.builders import service
 from tests.twin.twin_builders import SLO
 

@@ -29,11 +29,11 @@ from benchmarks.autoscaling.scarcity import (
     short,
 )
 from holdfast.cli.simulate import declare
-from holdfast.twin.cluster import SimulatedPod
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.pods.cluster import SimulatedPod
 from holdfast.twin.policies import make_policy
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Fault, Scenario
-from holdfast.twin.timers import Floats
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.scenario import Fault, Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 ENDS = 600.0

@@ -18,7 +18,7 @@ import yaml
 from e2e.cluster.toolset import HELM, PROMETHEUS
 from holdfast.act import resources
 from holdfast.api import tenants
-from holdfast.observe import cluster
+from holdfast.observe.objects import cluster
 from holdfast.runtime import settings
 
 ROOT = Path(__file__).parents[2]
@@ -336,8 +336,11 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("", "configmaps"): made | {"delete"},
         ("policy", "poddisruptionbudgets"): made | {"delete"},
         ("monitoring.coreos.com", "podmonitors"): made | {"delete"},
+        ("inference.networking.k8s.io", "inferencepools"): made | {"delete"},
         ("apps", "deployments"): made | {"delete"},
         ("apps", "deployments/scale"): {"get", "patch"},
+        ("leaderworkerset.x-k8s.io", "leaderworkersets"): made | {"delete"},
+        ("leaderworkerset.x-k8s.io", "leaderworkersets/scale"): {"get", "patch"},
         ("apps", "replicasets"): {"list"},
         ("batch", "jobs"): {"get", "create", "delete"},
         ("holdfast.dev", "llmbenchmarks"): {"get", "list", "watch"},
@@ -406,6 +409,14 @@ def test_the_lease_that_may_be_renewed_is_the_one_the_operator_uses() -> None:
     elsewhere = render({"settings": {**URL["settings"], "leaseName": "shard-a", "leaseNamespace": "leases"}})
     role = only(elsewhere, "Role", "holdfast-lease")
     assert (role["metadata"]["namespace"], role["rules"][1]["resourceNames"]) == ("leases", ["shard-a"])
+
+
+def test_the_lease_of_the_operator_goes_with_the_release() -> None:
+    for values, place in ((URL, NAMESPACE), ({"settings": {**URL["settings"], "leaseNamespace": "leases"}}, "leases")):
+        objects = render(values)
+        lease = only(objects, "Lease", parsed_settings(objects).lease_name)
+        assert lease["metadata"]["namespace"] == place
+        assert "spec" not in lease, "the operator writes who leads"
 
 
 def test_bindings_name_the_account_of_the_pod() -> None:

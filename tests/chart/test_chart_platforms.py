@@ -158,7 +158,9 @@ def test_network_policies_admit_the_named_peers_and_the_pods_that_need_each_othe
 def test_googles_collectors_are_told_of_the_operator_and_of_all_engines(watched: list[str]) -> None:
     objects = render({**URL, "watchNamespaces": watched, "monitoring": {"googlePodMonitoring": {"enabled": True}}})
     assert only(objects, "PodMonitoring")["spec"]["selector"]["matchLabels"] == SELECTED
-    engines = [item for item in objects if item["metadata"]["name"] == "holdfast-engines"]
+    engines, others = (
+        [item for item in objects if item["metadata"]["name"] == f"holdfast-engines{end}"] for end in ("", "-pod")
+    )
     kind = "PodMonitoring" if watched else "ClusterPodMonitoring"
     assert [(item["kind"], item["metadata"].get("namespace")) for item in engines] == [
         (kind, namespace) for namespace in watched or [None]
@@ -173,6 +175,11 @@ def test_googles_collectors_are_told_of_the_operator_and_of_all_engines(watched:
         assert targets["fromPod"] == documented["spec"]["targetLabels"]["fromPod"]
         assert targets["metadata"] == (["pod"] if watched else ["namespace", "pod"])
         assert {**item["spec"], "targetLabels": 0} == {**documented["spec"], "targetLabels": 0}
+    for item, other in zip(engines, others, strict=True):
+        ((front_end,), (port,)) = other["spec"]["selector"].pop("matchExpressions"), other["spec"].pop("endpoints")
+        ((absent,), (own,)) = item["spec"]["selector"].pop("matchExpressions"), item["spec"].pop("endpoints")
+        assert (front_end, port) == ({**absent, "operator": "Exists"}, {**own, "port": "pod"})
+        assert other["spec"] == item["spec"]
 
 
 def test_the_documented_ingress_names_the_port_of_the_service() -> None:

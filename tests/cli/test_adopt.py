@@ -12,6 +12,7 @@ import yaml
 
 from holdfast.api.llmservice import LLMService
 from holdfast.cli import adopt
+from holdfast.enginemodel import acceleratornames
 from tests.control.test_targets import HPA, KEDA, autoscaler, cluster
 from tests.fakes import ListingApi
 from tests.observe.foreign import PRODUCT, deployment, pod
@@ -100,6 +101,56 @@ async def test_without_nodes_the_accelerator_is_said_to_be_unknown(capsys: pytes
     code, out, _ = await printed(capsys, api)
     assert code == 0
     assert "Unknown accelerator" in out
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ({"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}, "(nvidia-h100-80gb, by its nodeSelector)"),
+        ({"karpenter.k8s.aws/instance-gpu-name": "l40s"}, "(l40s, by its nodeSelector)"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}, "(nvidia-a100-sxm4-80gb, by its nodeSelector)"),
+        ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, "(h100, by its nodeSelector)"),
+        ({"node.kubernetes.io/instance-type": "p5en.48xlarge"}, "(h200, by its nodeSelector)"),
+        ({"node.kubernetes.io/instance-type": "a2-ultragpu-1g"}, "(a100-80gb, by its nodeSelector)"),
+        ({"node.kubernetes.io/instance-type": "Standard_ND96isr_H100_v5"}, "(h100, by its nodeSelector)"),
+        ({"node.kubernetes.io/instance-type": "Standard_NC64as_T4_v3"}, "(t4, by its nodeSelector)"),
+    ],
+)
+async def test_before_a_pod_has_a_node_the_accelerator_is_the_one_that_its_selector_names(
+    selector: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = cluster(pod(0, ""), body=deployment(replicas=1, nodeSelector=selector))
+    code, out, _ = await printed(capsys, waiting)
+    assert code == 0
+    assert f"1 replica of 2 x nvidia.com/gpu {told}." in out
+    assert "Unknown" not in out
+
+
+def test_every_gpu_of_a_known_machine_is_in_the_catalog() -> None:
+    unknown = [gpu for _, gpu in acceleratornames._MACHINES if acceleratornames.find_accelerator(gpu) is None]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("machine", ["m5.large", "p5", "Standard_D4s_v5", "h100", "", "p5 .48xlarge"])
+async def test_a_machine_that_names_no_gpu_leaves_it_unknown(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    selector = {"node.kubernetes.io/instance-type": machine, "pool": "gpu"}
+    _, out, _ = await printed(capsys, cluster(pod(0, ""), body=deployment(replicas=1, nodeSelector=selector)))
+    assert "1 replica of 2 x nvidia.com/gpu." in out
+    assert "Unknown accelerator" in out
+
+
+async def test_a_node_says_more_than_a_selector(capsys: pytest.CaptureFixture[str]) -> None:
+    selector = {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
+    api = cluster(body=deployment(nodeSelector=selector))
+    api.put_object("/api/v1/nodes/n1", NODE)
+    _, out, _ = await printed(capsys, api)
+    assert "(nvidia-h100-80gb-hbm3)." in out
+
+
+async def test_it_is_said_that_a_target_has_no_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = await printed(capsys, cluster())
+    assert "no prices" in out
+    assert "holdfast plan --cost" in out
 
 
 async def test_what_cannot_be_sized_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ from holdfast.act.api import ApiError, ApiPort
 from holdfast.act.events import DECISION_ANNOTATION, RECORD_ANNOTATION, event_body
 from holdfast.cli import explain, main
 from holdfast.cli.reading import Operator
-from holdfast.control.decision_record import record_of, written
-from holdfast.control.explanation import explained
+from holdfast.control.status.decision_record import record_of, written
+from holdfast.control.status.explanation import explained
 from holdfast.domain.service import ServiceKey
 from holdfast.policy import FleetContext, Memory, PolicySettings, decide, decide_alone
 from holdfast.policy.capacity_request import Allocation
@@ -127,6 +127,19 @@ async def test_inputs_candidates_and_guards_are_told_with_their_units() -> None:
         "Guards      none",
     ):
         assert line in text.splitlines()
+
+
+async def test_front_ends_are_told_with_their_lag_or_that_nobody_knows_it() -> None:
+    engines = {"h100": {"frontEnd": "Python", "frontEndLag": "20ms"}, "l40s": {"frontEnd": "Rust"}, "a10": {}}
+    cluster = Cluster()
+    cluster.answers[SERVICE]["status"]["placements"] = [
+        {"accelerator": name, "engine": engine} for name, engine in engines.items()
+    ]
+    lines = [line for line in (await told(cluster, "prod/chat")).splitlines() if line.startswith("Front end")]
+    assert lines == [
+        "Front end   h100: Python; tokens are written within 20ms",
+        "Front end   l40s: Rust; its lag is not known, because nothing in it reports when answers are written",
+    ]
 
 
 async def test_one_replica_is_told_in_the_singular() -> None:
@@ -283,8 +296,8 @@ async def test_a_record_that_no_operator_ever_had_ends_nothing(monkeypatch: pyte
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("holdfast.control.decision_record.read", lambda _: None)
-    monkeypatch.setattr("holdfast.control.decision_record.decided_again", fail)
+    monkeypatch.setattr("holdfast.control.status.decision_record.read", lambda _: None)
+    monkeypatch.setattr("holdfast.control.status.decision_record.decided_again", fail)
     assert "Today       unknown: this version cannot replay the record: ZeroDivisionError" in await at_nine("any")
 
 
@@ -354,3 +367,19 @@ def test_what_names_no_service_is_refused(name: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         main.main(["explain", name])
     assert "give NAME or NAMESPACE/NAME" in capsys.readouterr().err
+
+
+def test_the_class_that_is_hardest_to_keep_is_named_with_the_budget_of_each() -> None:
+    premium = {
+        "name": "premium",
+        "objective": "99.9%",
+        "attainment": "99%",
+        "budgetRemaining": "-900%",
+        "requests": 9e3,
+    }
+    seen = {"attainment": "99%", "budgetRemaining": "-900%", "window": "1h", "hardestClass": "premium"}
+    status = {"slo": seen | {"classes": [premium | {"requests": 9e3}, {"name": "bulk", "objective": "90%"}]}}
+    lines = explain.present({"spec": {"slo": {"ttft": "1s", "tpot": "50ms"}}, "status": status})
+    assert any("attainment 99% of class premium, the hardest to keep, over 1h" in line for line in lines)
+    assert "Class       premium: attainment 99% of 9000 requests, objective 99.9%, budget remaining -900%" in lines
+    assert "Class       bulk: attainment unknown of 0 requests, objective 90%, budget remaining unknown" in lines

@@ -18,10 +18,10 @@ from holdfast.cli import parsers
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.simulate import SEARCHED
-from holdfast.tools.bench import records
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.twin.inputs import POLICY_NAMES
+from holdfast.tools.bench.load import records
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
 from holdfast.twin.policies import ALIASES, POLICIES
+from holdfast.twin.scenarios.inputs import POLICY_NAMES
 
 TRIES = 3
 ROOT = Path(__file__).parents[2]

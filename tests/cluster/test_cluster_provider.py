@@ -40,6 +40,18 @@ def test_every_program_is_built_before_the_tests_which_have_no_way_to_the_intern
     assert named == {tool.name for tool in (*EMBEDDED_TOOLS, *TEST_TOOLS, toolset.KIND)}
 
 
+def test_a_tool_without_the_files_that_are_kept_with_it_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(toolset, "cache_folder", lambda: tmp_path)
+    toolset.LWS.folder.mkdir(parents=True)
+    toolset.LWS.program("cmd").write_bytes(b"")
+    assert not toolset.LWS.is_built(), "an earlier build kept no CRDs"
+    for kept in ("bases", "webhook"):
+        toolset.LWS.program(kept).mkdir()
+    assert toolset.LWS.is_built()
+
+
 def test_a_program_that_is_not_built_is_named_with_the_command_that_builds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,5 +9,9 @@ import pytest
 def _no_hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the machine's clock a crowded moment would leave services to a next tick that no test has."""
     if request.node.get_closest_marker("looptime") is None:
-        for seconds in ("actuator._ACT_SECONDS", "actuator._HOLD_SECONDS", "benchmarks._ACT_SECONDS"):
+        for seconds in (
+            "writes.actuator._ACT_SECONDS",
+            "writes.actuator._HOLD_SECONDS",
+            "benchmarks.benchmarks._ACT_SECONDS",
+        ):
             monkeypatch.setattr(f"holdfast.control.{seconds}", 600.0)

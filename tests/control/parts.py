@@ -11,10 +11,10 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, ConditionValue, Decision, PlacementTarget, SloView, Verdict
-from holdfast.observe.cluster import ObservedDeployment, ServiceParts
-from holdfast.observe.spec import to_spec
-from holdfast.render import context
-from holdfast.render.live import Live
+from holdfast.observe.objects.cluster import ObservedDeployment, ServiceParts
+from holdfast.observe.objects.spec import to_spec
+from holdfast.rendered import context
+from holdfast.rendered.live import Live
 from tests.fakes import FakeApi
 
 
@@ -48,6 +48,12 @@ def parts(
         for accelerator, size in (sizes or {}).items()
     )
     return ServiceParts(service, to_spec(service), replicas, deployed)
+
+
+def with_router(part: ServiceParts, away_since: float | None = None) -> ServiceParts:
+    """The service with a router that is available, or has not been since then."""
+    placement = Placement("", 2, workload=Workload(f"{part.spec.key.name}-router"))
+    return dataclasses.replace(part, router=ObservedDeployment(placement, away_since=away_since))
 
 
 def as_watched(part: ServiceParts, api: FakeApi) -> ServiceParts:

@@ -17,16 +17,16 @@ from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
-from holdfast.control.actuator import _HOLD_SECONDS, Actuator
+from holdfast.control.writes.actuator import _HOLD_SECONDS, Actuator
 from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.decision import Action, ConditionValue, Decision, QueueLimitTarget
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.cluster import Invalid
-from holdfast.observe.engines import EnginePod, limits_from
+from holdfast.observe.objects.cluster import Invalid
+from holdfast.observe.objects.engines import EnginePod, limits_from
 from holdfast.render import RenderSettings
-from holdfast.render.names import DELETION_COST, LIMITS_ANNOTATION
+from holdfast.rendered.names import DELETION_COST, LIMITS_ANNOTATION
 from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.fakes import FakeApi, RefusingApi
 
@@ -582,8 +582,9 @@ async def test_a_refused_create_is_logged_once(caplog: pytest.LogCaptureFixture)
 
 async def test_a_write_whose_answer_was_lost_counts_as_a_change_for_the_next_tick_finds_it_made() -> None:
     api, part, told = cluster(), parts(sizes={"h100": 2}, ready={"h100": 2}), Told()
-    api.fail_with = ApiUnreachable("the connection was lost")
     acting = Actuator(api, Metrics(), told, RenderSettings(pod_files={"a.py": ""}), lambda: True)
+    await acting.act([part], [], [], [], now=0.0)
+    api.fail_with = ApiUnreachable("the connection was lost")
     await acting.act([part], [decision(part, Action.SCALE_UP, h100=3)], [], [], now=0.0)
     assert (told.done, told.errors) == ([Action.SCALE_UP], ["act"])
 
@@ -816,3 +817,57 @@ async def test_limits_that_cannot_be_worked_out_leave_the_rest_alone() -> None:
     assert f"{DEPLOYMENTS}/good-h100" in api.objects
     assert f"{DEPLOYMENTS}/bad-h100" in api.objects
     assert told.errors == ["act"]
+
+
+POOLED = {"inferencePool": {"endpointPicker": {"name": "chat-epp"}}}
+POOL_API = "/apis/inference.networking.k8s.io/v1"
+POOL = f"{POOL_API}/namespaces/prod/inferencepools/chat"
+
+
+async def test_nothing_is_written_before_the_apis_of_the_cluster_are_known() -> None:
+    api, part = cluster("chat"), parts(llmservice(**POOLED))
+    acting, decided = actuator(api), decision(part, Action.CREATE, h100=1)
+    before = dict(api.objects)
+    api.fail_with = ApiError(503, "later")
+    await acting.act([part], [decided], [], [], now=0.0)
+    api.fail_with = None
+    assert api.objects == before
+    await acting.act([part], [decided], [], [], now=5.0)
+    assert f"{DEPLOYMENTS}/chat-h100" in api.objects
+
+
+async def test_a_cluster_without_inference_pools_is_named_until_it_has_them() -> None:
+    api, part, plain = cluster("chat", "plain"), parts(llmservice(**POOLED)), parts(llmservice("plain"))
+    api.put_object(f"{SERVICES}/chat", body(**POOLED))
+    acting = actuator(api)
+    assert acting.problems(part) == ()  # not known yet
+    await acting.act([part, plain], [], [], [], now=0.0)
+    (problem,) = acting.problems(part)
+    assert problem.reason is Reason.API_MISSING
+    assert "install the Gateway API Inference Extension, or remove inferencePool" in problem.message
+    assert acting.problems(plain) == ()
+    api.put_object(POOL_API, {"resources": [{"name": "inferencepools"}]})
+    decided = decision(part, Action.CREATE, h100=1)
+    await acting.act([part], [decided], [], [], now=299.0)
+    assert POOL not in api.objects
+    await acting.act([part], [decided], [], [], now=300.0)
+    assert acting.problems(part) == ()
+    assert api.objects[POOL]["spec"]["endpointPickerRef"] == {"name": "chat-epp", "port": {"number": 9002}}
+
+
+async def test_an_inference_pool_goes_with_its_field_and_one_of_somebody_else_stays() -> None:
+    api, part = cluster(), parts(llmservice(**POOLED))
+    api.put_object(f"{SERVICES}/chat", body(**POOLED))
+    api.put_object(POOL_API, {"resources": [{"name": "inferencepools"}]})
+    acting = actuator(api)
+    await acting.act([part], [decision(part, Action.CREATE, h100=1)], [], [], now=0.0)
+    assert POOL in api.objects
+    edited = parts(llmservice(generation=2), sizes={"h100": 1})
+    api.put_object(f"{SERVICES}/chat", body(generation=2))
+    foreign = f"{POOL_API}/namespaces/prod/inferencepools/other"
+    api.put_object(foreign, {"metadata": {"name": "other", "namespace": "prod", "uid": "u"}})
+    for now in (10.0, 20.0):
+        edited = as_watched(edited, api)
+        await acting.act([edited], [decision(edited, Action.HOLD, h100=1)], [], [], now=now)
+    assert POOL not in api.objects
+    assert foreign in api.objects

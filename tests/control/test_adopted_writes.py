@@ -7,11 +7,11 @@ from typing import Any
 
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import status_of
+from holdfast.control.status.report import status_of
 from holdfast.domain.decision import Action, ConditionValue, Decision, PlacementTarget
-from holdfast.observe.adoption import TargetState, adopted
-from holdfast.observe.cluster import ServiceParts
-from holdfast.render.names import DELETION_COST
+from holdfast.observe.adoption.adoption import TargetState, adopted
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.rendered.names import DELETION_COST
 from tests.control.parts import decision
 from tests.control.test_actuator import SERVICES, actuator
 from tests.fakes import FakeApi, RefusingApi

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.reasons import Reason
-from holdfast.control.benchmark_capacity import PerReplica, completed, moved, per_replica
-from holdfast.control.benchmark_progress import is_at_rest, is_outdated, look
+from holdfast.control.benchmarks.benchmark_capacity import PerReplica, completed, moved, per_replica
+from holdfast.control.benchmarks.benchmark_progress import is_at_rest, is_outdated, look
 from holdfast.domain.benchmark import Engines, JobSeen, JobState, Phase, Remembered
 
 ONE = Engines((("h100", 1),), generation=1, digest="a")

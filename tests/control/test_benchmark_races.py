@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.llmservice import LLMService
-from holdfast.render import names
+from holdfast.rendered import names
 from tests.control.parts import llmservice, parts
 from tests.control.test_benchmarks import CALM_SECONDS, FAILURE, PODS, ROOT, SUMMARY, Play
 from tests.fakes import FakeApi, HangingApi, RefusingApi

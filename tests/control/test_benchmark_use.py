@@ -8,11 +8,11 @@ import pytest
 
 from holdfast import policy
 from holdfast.api.llmservice import LLMService
-from holdfast.control.loop import Loop
+from holdfast.control.tick.loop import Loop
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.benchmarks import Benchmark
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.benchmarks import Benchmark
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from tests.control.parts import llmservice, parts
 from tests.control.test_benchmark_edits import ENGINE_CHANGES, ENGINE_STAYS, LIMITS
 from tests.control.test_benchmarks import CALM_SECONDS, FAILURE, ROOT, SUMMARY, Play, a_target

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
-from holdfast.control.benchmarks import Benchmarks
+from holdfast.control.benchmarks.benchmarks import Benchmarks
 from holdfast.domain.benchmark import EngineKind
 from holdfast.domain.cluster import Placement, Workload
-from holdfast.observe.adoption import TargetState, adopted
-from holdfast.observe.benchmarks import Benchmark, benchmark_from_object
-from holdfast.observe.cluster import ObservedDeployment, ServiceParts
+from holdfast.observe.adoption.adoption import TargetState, adopted
+from holdfast.observe.objects.benchmarks import Benchmark, benchmark_from_object
+from holdfast.observe.objects.cluster import ObservedDeployment, ServiceParts
 from holdfast.render import RenderSettings
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.builders import NOW
@@ -214,15 +214,36 @@ async def test_an_engine_that_cannot_be_started_is_told(tune: dict[str, Any], re
     assert tuning.jobs() == []
 
 
-async def test_engines_without_the_plugin_are_not_tuned_live(tuning: Play) -> None:
-    service = llmservice("chat", engine={"plugin": "Disabled"})
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ({"plugin": "Disabled"}, "run without the plugin"),
+        ({"frontEnd": "Rust"}, "show no limits on port 8000"),
+        ({"args": ["--api-server-count=2"]}, "show no limits on port 8000"),
+    ],
+)
+async def test_engines_whose_limits_cannot_be_changed_are_not_tuned_live(
+    tuning: Play, engine: dict[str, Any], why: str
+) -> None:
+    service = llmservice("chat", engine=engine)
     deployed = ObservedDeployment(
         Placement("h100", 1, workload=Workload("chat-h100")), rendered=live(chat_h100(service))
     )
     tuning.services = [replace(parts(service), deployed=(deployed,))]
     await tuning.tick()
     assert tuning.told() == ("Pending", "TargetNotReady")
+    assert why in tuning.message()
     assert "--restart-command" in tuning.message()
+
+
+async def test_a_group_of_pods_is_not_tuned_in_the_single_pod_of_a_benchmark(tuning: Play) -> None:
+    service = llmservice("chat", accelerators=[{"name": "h100", "count": 2, "nodes": 2}])
+    placement = Placement("h100", 1, workload=Workload("chat-h100", "LeaderWorkerSet"))
+    deployed = ObservedDeployment(placement, rendered=live(chat_h100(llmservice("chat"))))
+    tuning.services = [replace(parts(service), deployed=(deployed,))]
+    await tuning.tick()
+    assert tuning.told() == ("Pending", "TargetNotReady")
+    assert "is a group of 2 pods, and a benchmark starts one pod" in tuning.message()
 
 
 async def test_an_engine_of_a_service_that_was_just_edited_is_not_started_as_it_was_before(tuning: Play) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiError
-from holdfast.control.claims import Claims
+from holdfast.control.writes.claims import Claims
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.mapping import WAITS_FOR_VOLUMES
-from holdfast.render.context import Deployed
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.mapping import WAITS_FOR_VOLUMES
+from holdfast.rendered.context import Deployed
 from tests.control.parts import parts
 from tests.fakes import FakeApi
 
@@ -144,7 +144,7 @@ async def test_claims_are_read_some_at_a_time() -> None:
 
 
 async def test_slow_answers_do_not_hold_the_tick_and_later_ticks_read_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.control.claims._MOST_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.control.writes.claims._MOST_SECONDS", 0.01)
     api, services = SlowApi(), many(10)
     claims = Claims(api)
     await claims.look(services, NOW)

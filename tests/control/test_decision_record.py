@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.control import decision_record
-from holdfast.control.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
+from holdfast.control.status import decision_record
+from holdfast.control.status.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
 from holdfast.domain.cluster import GpuCap, NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.node_inventory import Inventory

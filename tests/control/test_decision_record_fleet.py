@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.control.decision_record import DecisionRecord, decided_again, read, record_of, written
+from holdfast.control.status.decision_record import DecisionRecord, decided_again, read, record_of, written
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy import FleetContext, decide, decide_alone
 from tests.builders import ServiceBuilder, accelerator, service

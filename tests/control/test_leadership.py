@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.act.api import ApiUnreachable
-from holdfast.control.leadership import Elector, LeadershipLost, LeaseStep, LeaseTiming, LeaseView, next_step
+from holdfast.control.tick.leadership import Elector, LeadershipLost, LeaseStep, LeaseTiming, LeaseView, next_step
 from tests.fakes import FakeApi, ManualClock
 
 TIMING = LeaseTiming(duration_seconds=15, renew_deadline_seconds=10, retry_seconds=2)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.api.conditions import ConditionType
-from holdfast.control.limits_in_force import (
+from holdfast.control.limits.limits_in_force import (
     NOTHING_APPLIED,
     Applied,
     Watched,

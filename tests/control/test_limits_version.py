@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.control.limits_version import LARGEST_LEAD, numbered
-from holdfast_engine.rules import Limits, Objectives
+from holdfast.control.limits.limits_version import LARGEST_LEAD, numbered
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 NOW = 1_000.0
 WANTED = Limits(1, Objectives(1.0, 0.05))

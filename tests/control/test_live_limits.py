@@ -11,15 +11,15 @@ import pytest
 from holdfast.act.api import ApiError, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.api.llmservice import LLMService
 from holdfast.control.bounded_work import MOST_IN_A_TICK
-from holdfast.control.live_limits import UNSEEN, LiveLimits
+from holdfast.control.limits.live_limits import UNSEEN, LiveLimits
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.engine import EngineState, PluginMode
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.engines import EnginePod, limits_from
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.engines import EnginePod, limits_from
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.names import LIMITS_ANNOTATION
-from holdfast_engine.rules import Limits
+from holdfast.rendered.names import LIMITS_ANNOTATION
+from holdfast_engine.objectives.rules import Limits
 from tests.control.parts import llmservice, parts
 from tests.fakes import FakeApi
 

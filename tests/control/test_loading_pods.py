@@ -10,9 +10,10 @@ import pytest
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.control.bounded_work import MOST_IN_A_TICK
-from holdfast.control.loading_pods import LoadingPods
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.loading import PROTECTIONS, LoadingPod
+from holdfast.control.writes.loading_pods import LoadingPods
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.loading import LoadingPod
+from holdfast.rendered.names import PROTECTIONS
 from tests.control.parts import parts
 from tests.fakes import FakeApi
 

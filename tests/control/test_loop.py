@@ -14,18 +14,18 @@ import pytest
 from holdfast import policy
 from holdfast.api.conditions import TRANSIENT
 from holdfast.api.crd import LLMSERVICE
-from holdfast.control.decision_record import Records, decided_again, read
-from holdfast.control.loop import ClusterReader, Loop
-from holdfast.control.served_crds import ServedCrds
+from holdfast.control.status.decision_record import Records, decided_again, read
+from holdfast.control.tick.loop import ClusterReader, Loop
+from holdfast.control.tick.served_crds import ServedCrds
 from holdfast.domain.cluster import GpuCap, NodeOffer, Replica, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey, ServiceSpec
 from holdfast.domain.signals import AcceleratorTraffic, History, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.observe.gpu_caps import GpuCaps
-from holdfast.observe.token_probe import Answer, TokenProbe
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.endpoints.token_probe import Answer, TokenProbe
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.gpu_caps import GpuCaps
+from holdfast.observe.signals.traffic import TrafficRequest
 from holdfast.runtime import telemetry
 from tests.builders import NOW, condition, traffic
 from tests.control.parts import llmservice, parts

@@ -10,13 +10,13 @@ from typing import Any
 
 from holdfast import policy
 from holdfast.api.reasons import Reason
-from holdfast.control.loop import Loop
+from holdfast.control.tick.loop import Loop
 from holdfast.domain.activator import Activator
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from tests.builders import NOW
 from tests.control.parts import llmservice, parts
 from tests.control.test_loop import NoMetrics, Telemetry

@@ -14,15 +14,15 @@ import pytest
 from holdfast import policy
 from holdfast.api.conditions import ConditionType
 from holdfast.api.status import BatchingStatus
-from holdfast.control.loop import Loop
-from holdfast.control.report import status_of
+from holdfast.control.status.report import status_of
+from holdfast.control.tick.loop import Loop
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.signals import History, RateSample
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.observe.samples import QueryError
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.series.samples import QueryError
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.builders import condition, traffic
 from tests.control.parts import llmservice, parts
 from tests.control.test_loop import Acting, Telemetry

@@ -10,9 +10,9 @@ import pytest
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
-from holdfast.control.actuator import Actuator
-from holdfast.control.node_labels import NodeLabels
-from holdfast.control.remedies import with_remedies
+from holdfast.control.status.node_labels import NodeLabels
+from holdfast.control.status.remedies import with_remedies
+from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.render import RenderSettings

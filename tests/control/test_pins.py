@@ -7,9 +7,9 @@ import math
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
-from holdfast.control.pins import LASTING_SECONDS, Pins
+from holdfast.control.status.pins import LASTING_SECONDS, Pins
 from holdfast.domain.decision import Action, ConditionValue, Decision
-from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.objects.cluster import ServiceParts
 from tests.control.parts import decision, parts
 from tests.control.test_actuator import actuator, cluster
 from tests.fakes import FakeApi

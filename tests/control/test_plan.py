@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.control.plan import Plan, plan
+from holdfast.control.objects.plan import Plan, plan
 from holdfast.domain.cluster import NodeOffer, Placement, QueueLimit, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, Decision, PlacementTarget, QueueLimitTarget
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.taints import Taint
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.mapping import node_offer_from_node
-from holdfast.render.context import Deployed
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.mapping import node_offer_from_node
+from holdfast.rendered.context import Deployed
 from tests.control.parts import decision, llmservice, parts
 
 
@@ -86,7 +86,7 @@ def test_the_time_of_the_last_measured_limit_is_kept() -> None:
 
 def coming(changes: Plan, unmoved: int) -> dict[str, int]:
     """Sizes of what comes where so many did not shrink."""
-    left = changes.beside([PlacementTarget("h", 0, unmoved)])
+    left = changes.reduced_by([PlacementTarget("h", 0, unmoved)])
     return {**left.create, **sizes(left.grow)}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
-from holdfast.control.node_labels import NodeLabels
-from holdfast.control.remedies import with_remedies
+from holdfast.control.status.node_labels import NodeLabels
+from holdfast.control.status.remedies import with_remedies
 from holdfast.domain.cluster import Adoption, NodeOffer, ReplicaPhase, Workload
 from holdfast.domain.decision import ConditionValue
 from holdfast.policy.explain.conditions import conditions
@@ -39,7 +39,7 @@ def ends_with_a_remedy(message: str) -> bool:
 def ready(seen: View) -> ConditionValue:
     """The condition Ready as it is published."""
     sizes = decide_sizes(seen)
-    waiting = [replica for group in seen.groups for replica in (*group.starting, *group.pending, *group.short)]
+    waiting = [replica for group in seen.state.groups for replica in (*group.starting, *group.pending, *group.short)]
     part = replace(parts(llmservice()), replicas=tuple(waiting))
     known = with_remedies(conditions(seen, sizes), part, sizes.after, NodeLabels(()))
     return next(value for value in known if value.type == ConditionType.READY)

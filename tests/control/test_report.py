@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import FIGURES, condition_news, figures, invalid_status, is_warning, status_of
-from holdfast.domain.decision import Action, Candidate, CapacityView, Explanation, SloView, Verdict
+from holdfast.control.status.report import FIGURES, condition_news, figures, invalid_status, is_warning, status_of
+from holdfast.domain.decision import Action, Candidate, CapacityView, ClassView, Explanation, SloView, Verdict
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe.cluster import Invalid
+from holdfast.domain.signals import Concurrency, LatencyQuantiles
+from holdfast.observe.objects.cluster import Invalid
 from tests.control.parts import decision, llmservice, parts
 
 NONE = BatchingStatus()
@@ -32,6 +32,18 @@ def test_status_says_what_runs_and_what_it_costs() -> None:
     assert status["cost"]["perThousandGoodRequests"] == 0.83
     assert status["url"] == "http://chat.prod.svc:8000"
     assert status["slo"]["attainment"] == "99.5%"
+
+
+def test_status_says_how_each_class_did() -> None:
+    part = parts(ready={"h100": 2}, sizes={"h100": 2})
+    premium = ClassView("premium", 0.999, 0.9965, -2.5, 2000.0)
+    classes = (ClassView("", 0.99, 1.0, 1.0, 9.0), premium, ClassView("bulk", 0.9))
+    decided = replace(decision(part, Action.HOLD, h100=2), slo=SloView(0.9965, classes=classes, hardest="premium"))
+    found = {"objective": "99.9%", "attainment": "99.65%", "budgetRemaining": "-250%", "requests": 2000.0}
+    said = [{"name": "premium", **found}, {"name": "bulk", "objective": "90%", "requests": 0.0}]
+    assert status_of(part, decided, NONE, {}, now=0.0)["slo"]["hardestClass"] == "premium"
+    assert status_of(part, decided, NONE, {}, now=0.0)["slo"]["classes"] == said
+    assert figures(part, decided)["slo"]["classes"] == said
 
 
 def test_what_is_not_known_is_left_out_and_never_zero() -> None:
@@ -51,6 +63,8 @@ def test_status_says_what_the_engines_of_each_accelerator_report_of_themselves()
         max_model_len=32_768,
         speculative_tokens=3,
         accepted_drafts=1.2345,
+        front_end="Python",
+        front_end_lag_seconds=0.02,
     )
     decided = replace(decision(part, Action.HOLD, h100=2), engines=(("h100", facts), ("l40s", EngineFacts())))
     (placement,) = status_of(part, decided, NONE, {}, now=0.0)["placements"]
@@ -61,6 +75,8 @@ def test_status_says_what_the_engines_of_each_accelerator_report_of_themselves()
         "quantization": "fp8",
         "speculativeTokens": 3,
         "acceptedDraftTokens": 1.23,
+        "frontEnd": "Python",
+        "frontEndLag": "20ms",
     }
     silent = replace(decided, engines=(("h100", EngineFacts()),))
     assert "engine" not in status_of(part, silent, NONE, {}, now=0.0)["placements"][0]
@@ -77,7 +93,8 @@ SLOS = st.builds(
     NUMBERS,
     QUANTILES,
     QUANTILES,
-    st.sampled_from(["exact", "engine", "bounds"]),
+    concurrency=st.builds(Concurrency, NUMBERS, NUMBERS, NUMBERS),
+    source=st.sampled_from(["exact", "engine", "bounds"]),
 )
 CAPACITIES = st.builds(
     CapacityView, st.just("h100"), st.floats(), st.sampled_from(["TTFT", "KVCache"]), st.floats(0.0, 1.0)
@@ -93,6 +110,16 @@ def test_figures_are_those_of_the_whole_status_whatever_the_numbers(
     made = replace(decision(part, Action.HOLD, h100=ready), slo=slo, capacity=capacity)
     whole = status_of(part, made, NONE, {}, now=0.0)
     assert figures(part, made) == {name: whole[name] for name in FIGURES & whole.keys()}
+
+
+def test_status_says_how_many_requests_are_held_at_once_and_nothing_where_no_engine_reports_them() -> None:
+    part = parts(ready={"h100": 1}, sizes={"h100": 1})
+    made = replace(decision(part, Action.HOLD, h100=1), slo=SloView(concurrency=Concurrency(25.4, 31.0, None)))
+    told = status_of(part, made, NONE, {}, now=0.0)["slo"]
+    assert (told["concurrencyP50"], told["concurrencyP90"]) == (25.0, 31.0)
+    assert "concurrencyP99" not in told
+    silent = replace(made, slo=SloView())
+    assert not [name for name in status_of(part, silent, NONE, {}, now=0.0)["slo"] if "oncurrency" in name]
 
 
 def test_a_hold_does_not_displace_the_last_change() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.api.crd import LLMBENCHMARK, LLMSERVICE
-from holdfast.control.served_crds import HOUR_SECONDS, PATH, SOON_SECONDS, ServedCrds
+from holdfast.control.tick.served_crds import HOUR_SECONDS, PATH, SOON_SECONDS, ServedCrds
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.benchmarks import Benchmark
-from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.objects.benchmarks import Benchmark
+from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.runtime.telemetry import Telemetry
 from tests.api.served import document
 from tests.control.parts import llmservice, parts

@@ -9,16 +9,16 @@ import pytest
 
 from holdfast.act.api import ApiError, ApiUnreachable
 from holdfast.act.scale import StaleDecision
-from holdfast.control.loop import Loop
-from holdfast.control.size_writes import SizeWrites
-from holdfast.control.targets import Targets
+from holdfast.control.tick.loop import Loop
+from holdfast.control.tick.targets import Targets
+from holdfast.control.writes.size_writes import SizeWrites
 from holdfast.domain.cluster import NodeOffer, Workload
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Timing
-from holdfast.observe.cluster import Invalid, ObservedDeployment, ServiceParts
-from holdfast.observe.mapping import placement_from_deployment, version_of
+from holdfast.observe.objects.cluster import Invalid, ObservedDeployment, ServiceParts
+from holdfast.observe.objects.mapping import placement_from_deployment, version_of
 from holdfast.policy import PolicySettings
 from tests.builders import NOW, traffic
 from tests.control.parts import parts

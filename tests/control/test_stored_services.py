@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from holdfast.control.plan import plan
+from holdfast.control.objects.plan import plan
 from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.mapping import epoch
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.mapping import epoch
 from holdfast.policy import Memory, decide
 from holdfast.render import render
 from tests.builders import counts, replicas, sizes

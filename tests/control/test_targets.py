@@ -9,11 +9,11 @@ import pytest
 from holdfast.act.api import ApiError
 from holdfast.act.scale import scale
 from holdfast.api.reasons import Reason
-from holdfast.control.targets import Found, Targets
+from holdfast.control.tick.targets import Found, Targets
 from holdfast.domain.cluster import Workload
-from holdfast.observe.cluster import ServiceParts
-from holdfast.render.live import SCALING
-from holdfast.render.names import DELETION_COST
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.rendered.live import SCALING
+from holdfast.rendered.names import DELETION_COST
 from tests.control.parts import parts
 from tests.fakes import ListingApi
 from tests.observe.foreign import deployment, node, pod, service
@@ -152,7 +152,7 @@ async def test_while_the_api_server_fails_the_last_answer_counts_and_none_is_no_
 
 
 async def test_a_target_that_is_not_answered_about_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.control.targets._MOST_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.control.tick.targets._MOST_SECONDS", 0.2)
     api = cluster()
     api.put_object(DEPLOYMENT.replace("my-vllm", "other"), deployment("other"))
     api.hanging = "my-vllm"

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
-from holdfast.control.actuator import Actuator
-from holdfast.control.unchanged import SettledService
+from holdfast.control.writes.actuator import Actuator
+from holdfast.control.writes.unchanged import SettledService
 from holdfast.domain.decision import Action, BatchingTarget, CapacityView, ConditionValue, Decision, SloView
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe.cluster import ServiceParts
+from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.render import RenderSettings
 from tests.control.parts import as_watched, decision, llmservice, parts
 from tests.control.test_actuator import SERVICES, Metrics, Told, cluster

@@ -6,6 +6,7 @@ import pathlib
 import struct
 
 import pytest
+from matplotlib.figure import Figure
 
 from e2e.demo import figure, journal, report, run
 from e2e.demo.run import Run
@@ -123,3 +124,15 @@ def test_a_load_whose_last_request_came_a_little_before_its_end_is_complete() ->
     assert finished.complete
     assert finished.end <= START + finished.facts.scenario.duration_seconds
     assert not made_up_run(played_seconds=300.0).complete
+
+
+def test_what_differs_in_colour_differs_in_a_sign_as_well() -> None:
+    for kinds in (figure.OUTCOMES, figure.STATES, figure.PERCENTILES):
+        assert len({sign for _, _, sign in kinds}) == len(kinds)
+    panel = Figure().add_subplot()
+    finished = made_up_run(slow_until=300.0)
+    figure._attainment(panel, finished, "")
+    shares = [text.get_text() for text in panel.texts][: len(finished.verdict.windows)]
+    judged = [window.meets(finished.facts.objectives.share) for window in finished.verdict.windows]
+    assert [not share.startswith(figure.MISSED) for share in shares] == judged
+    assert {True, False} == set(judged)

@@ -10,12 +10,12 @@ from typing import Any
 
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
-from holdfast.control.report import invalid_status, status_of
+from holdfast.control.status.report import invalid_status, status_of
 from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
 from holdfast.domain.decision import Action
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
-from holdfast.observe.cluster import Invalid
+from holdfast.observe.objects.cluster import Invalid
 from holdfast.policy.estimate.slo_budget import SloState
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.health.replicas import Group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.llmbenchmark import LLMBenchmark
 from holdfast.api.llmservice import KIND, LLMService
 from holdfast.api.reasons import Reason
+from holdfast.cli.main import build_parser
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.telemetry import Telemetry
+from holdfast.tools.bench.runs import checks
+from holdfast_engine.objectives.rules import parse_limits
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -55,6 +59,21 @@ def test_make_targets_that_are_mentioned_exist(page: Path) -> None:
     text = page.read_text()
     mentioned = re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
     assert set(mentioned) <= targets
+
+
+def test_benchmarks_that_pages_show_are_accepted_as_they_are_written() -> None:
+    text = (ROOT / "docs" / "bench.md").read_text().replace("\\\n", " ")
+    shown = re.findall(r"^(?:\$ )?(holdfast bench --.*)", text, re.MULTILINE)
+    shown += re.findall(r"[(\s]`(holdfast bench --[^`]*)`", text)
+    assert len(shown) > 5
+    for command in shown:
+        arguments = build_parser(["bench"]).parse_args(shlex.split(command)[1:])
+        (checks.check_overlay if arguments.overlay else checks.check)(arguments)
+
+
+def test_limits_that_pages_write_for_an_engine_are_valid() -> None:
+    written = re.findall(r"^echo '(\{.*\})' > limits\.json", (ROOT / "docs" / "bench.md").read_text(), re.MULTILINE)
+    assert [parse_limits(text).version for text in written] == [1]
 
 
 def test_every_make_target_is_explained_by_make_help() -> None:

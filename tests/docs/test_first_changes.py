@@ -59,7 +59,7 @@ GUARD = Recipe(
             "operator/holdfast/policy/sizing/guards.py",
             "PINS_OVERRULE: tuple[Guard, ...] = (",
             "def nothing_grows_asleep(proposal: Proposal) -> Bound | None:\n"
-            "    if not proposal.view.asleep or proposal.after <= proposal.before:\n"
+            "    if not proposal.view.minimum.asleep or proposal.after <= proposal.before:\n"
             "        return None\n"
             '    return Bound(proposal.before, Reason.DOWN_HOLD, "asleep")\n\n\n',
             before=True,
@@ -83,19 +83,23 @@ SIGNAL = Recipe(
             "    assert on_h100(judged(engines=[ENGINE], requests=rows)).looked_up_prompt_tokens == 7.0\n\n\n",
             before=True,
         ),
-        Edit("operator/holdfast/observe/queries.py", "    *CACHED_TOKENS,\n", '    "prefix_cache_queries_total",\n'),
+        Edit(
+            "operator/holdfast/observe/series/queries.py",
+            "    *CACHED_TOKENS,\n",
+            '    "prefix_cache_queries_total",\n',
+        ),
         Edit(
             "operator/holdfast/domain/signals.py",
             "    cached_prompt_tokens: float = 0.0\n",
             "    looked_up_prompt_tokens: float = 0.0  # in the prefix cache\n",
         ),
         Edit(
-            "operator/holdfast/observe/traffic.py",
+            "operator/holdfast/observe/signals/traffic.py",
             "        cached_prompt_tokens=count(*queries.CACHED_TOKENS),\n",
             '        looked_up_prompt_tokens=count("prefix_cache_queries_total"),\n',
         ),
         Edit(
-            "operator/holdfast/twin/view.py",
+            "operator/holdfast/twin/pods/view.py",
             '        cached_prompt_tokens=count["cached_tokens"],\n',
             '        looked_up_prompt_tokens=count["prompt_tokens"],\n',
         ),

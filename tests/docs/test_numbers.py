@@ -13,8 +13,8 @@ from holdfast.domain.cluster import MOST_ENDED
 from holdfast.domain.snapshot import Timing
 from holdfast.maths import normal_belief
 from holdfast.maths.trend import SLOPE_CELLS
-from holdfast.observe import poll_scheduler
-from holdfast.observe.queries import window
+from holdfast.observe.series.queries import window
+from holdfast.observe.signals import poll_scheduler
 from holdfast.policy import capacity_request
 from holdfast.policy.allocation import plan
 from holdfast.policy.estimate import (

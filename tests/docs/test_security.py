@@ -23,12 +23,14 @@ def test_each_attack_names_a_test_that_exists(row: str) -> None:
 
 
 def test_the_policies_of_the_page_select_the_pods_and_ports_that_are_rendered() -> None:
-    golden = (named_tests.ROOT / "tests/golden/manifests-zero.yaml").read_text(encoding="utf-8")
-    pods = [each["spec"]["template"] for each in yaml.safe_load_all(golden) if each["kind"] == "Deployment"]
+    folder = named_tests.ROOT / "tests/golden"
+    goldens = [(folder / f"manifests-{name}.yaml").read_text(encoding="utf-8") for name in ("zero", "router")]
+    manifests = [each for golden in goldens for each in yaml.safe_load_all(golden)]
+    pods = [each["spec"]["template"] for each in manifests if each["kind"] == "Deployment"]
     (block,) = re.findall(r"^```yaml\n(.*?)^```", named_tests.page("security.md"), re.MULTILINE | re.DOTALL)
     for policy in yaml.safe_load_all(block):
         (selected,) = policy["spec"]["podSelector"]["matchExpressions"]
-        (pod,) = (each for each in pods if selected["key"] in each["metadata"]["labels"])
-        (container,) = pod["spec"]["containers"]
-        named = {port["name"] for port in container["ports"]}
-        assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} == named
+        admitted = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+        containers = [each["spec"]["containers"] for each in pods if selected["key"] in each["metadata"]["labels"]]
+        assert containers
+        assert all({port["name"] for port in container["ports"]} == admitted for (container,) in containers)

@@ -54,7 +54,10 @@ def test_no_page_that_the_code_tells_lies_in_the_docs_as_well(reference: ModuleT
 
 def test_the_site_loads_neither_fonts_nor_scripts_from_foreign_hosts() -> None:
     assert SITE["theme"]["font"] is False
-    assert not {"extra_javascript", "extra_css", "repo_url", "extra"} & SITE.keys()
+    assert not {"extra_javascript", "repo_url", "extra"} & SITE.keys()
+    for style in SITE["extra_css"]:
+        text = (DOCS / style).read_text()
+        assert not any(word in text for word in ("url(", "@import", "//")), f"{style} loads something"
     assert SITE["plugins"] == ["search"]
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 
 from holdfast.cli.emulate import parse_options, run
-from holdfast.cli.parsers.emulate import add_parser
+from holdfast.cli.parsers.emulate import VLLM_FLAGS, add_parser, flag_parser
 from holdfast.emulator.options import BadOptions, EmulatorOptions, set_up
 from holdfast.enginemodel.host import SYNCHRONOUS, USUAL_FRONT_END, GraphMode, Host, usual_host
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def options(*arguments: str, **environment: str) -> EmulatorOptions:
@@ -39,6 +44,21 @@ def test_work_is_counted_on_demand_as_in_vllm(flags: tuple[str, ...], counts: bo
     given, ignored = parse_options(["--model=m", *flags], {})
     assert given.mfu_metrics == counts
     assert not ignored
+
+
+def test_a_smaller_share_of_memory_leaves_less_kv_cache_and_is_reported() -> None:
+    model = ("--model=Qwen/Qwen2.5-3B-Instruct", "--accelerator=rtx-5090")
+    whole, third = (set_up(options(*model, *flags)) for flags in ((), ("--gpu-memory-utilization=0.3",)))
+    assert 40_000 < third.limits.kv_tokens < 100_000 < whole.limits.kv_tokens
+    assert 'gpu_memory_utilization="0.3"' in third.metrics(0.0).render().decode()
+    with pytest.raises(BadOptions, match="raise --tensor-parallel-size or --gpu-memory-utilization"):
+        set_up(options(*model, "--gpu-memory-utilization=0.1"))
+
+
+@pytest.mark.parametrize("share", ["0", "-0.3", "1.1", "nan", "inf", "a third", ""])
+def test_no_share_of_memory_is_refused_with_the_remedy(share: str) -> None:
+    with pytest.raises(BadOptions, match=r"--gpu-memory-utilization.*give a share above 0 and up to 1, e.g. 0.3"):
+        options("--model=m", f"--gpu-memory-utilization={share}")
 
 
 def test_the_host_follows_from_vllms_flags_and_the_emulators_own() -> None:
@@ -66,10 +86,52 @@ def test_stages_and_engines_of_data_share_steps_and_have_room_for_more() -> None
     assert stages.limits.kv_tokens > 2 * alone.limits.kv_tokens
 
 
-def test_flags_of_vllm_without_effect_are_named() -> None:
-    given, ignored = parse_options(["serve", "m", "--swap-space=4", "--load-format=dummy", "--port=1"], {})
-    assert ignored == ["--swap-space=4", "--load-format=dummy"]
-    assert given.port == 1
+def test_flags_of_vllm_without_effect_are_named_with_their_values() -> None:
+    words = ["--load_format=dummy", "serve", "m", "--seed", "-7", "--enable-prefix-caching", "--port=1"]
+    given, ignored = parse_options(["serve", *words[2:], words[0], "--allowed-media-domains", "a", "b"], {})
+    assert ignored == ["--seed -7", "--enable-prefix-caching", "--load-format dummy", "--allowed-media-domains a b"]
+    assert (given.model, given.port) == ("m", 1)
+
+
+def test_vllms_ways_to_write_a_flag_are_taken() -> None:
+    given, ignored = parse_options(["serve", "m", "-tp=2", "--max-num-seq=7", "-O", "3", "-cc.mode=3"], {})
+    assert (given.tensor_parallel_size, given.max_num_seqs) == (2, 7)
+    assert ignored == ["--optimization-level 3", "-cc 3"]
+    words = ["-O3", "-O=2", "--kv_transfer_config.kv_role", "kv_both", "--seed=-0.5", "--seed", "-0.5"]
+    told = ["3", "2", "kv_both", "-0.5", "-0.5"]
+    assert [flag.split()[1] for flag in parse_options(["serve", "m", *words], {})[1]] == told
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--odd"], "unrecognized arguments: --odd"),
+        (["--odd=1", "--seed=1", "--max_num_seq5", "8"], "unrecognized arguments: --odd=1 --max-num-seq5 8"),
+        (["second"], "unrecognized arguments: second"),
+        (["--max-num"], "ambiguous option: --max-num could match"),
+        (["--load-format"], "--load-format: expected one argument"),
+    ],
+)
+def test_what_vllm_does_not_know_is_refused_in_its_words(words: list[str], complaint: str) -> None:
+    with pytest.raises(BadOptions, match=f"^{re.escape(complaint)}"):
+        parse_options(["serve", "m", *words], {})
+
+
+def test_every_flag_that_the_operator_renders_is_taken() -> None:
+    taken = 0
+    for manifests in sorted(GOLDEN.glob("manifests-*.yaml")):
+        for found in yaml.safe_load_all(manifests.read_text()):
+            containers = found["spec"]["template"]["spec"]["containers"] if found["kind"] == "Deployment" else []
+            for engine in (each for each in containers if each["name"] == "vllm"):
+                taken += parse_options(engine["args"], {})[0].port == 8000
+    assert taken > 3
+
+
+def test_every_flag_of_vllm_is_known() -> None:
+    known = flag_parser({})._option_string_actions
+    spellings = [name for names, _ in json.loads(VLLM_FLAGS.read_text()) for name in names]
+    assert len(spellings) > 200
+    assert not [name for name in spellings if name not in known]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +148,14 @@ def test_the_environment_sets_the_emulators_own_flags() -> None:
     )
     assert (given.accelerator, given.cold_start_seconds, given.api_keys) == ("l40s", 30.0, ("key",))
     assert options("--model=m", "--accelerator=h200", HOLDFAST_EMULATE_ACCELERATOR="l40s").accelerator == "h200"
+
+
+def test_adapters_are_taken_in_both_of_vllms_forms() -> None:
+    forms = ["sql=/adapters/sql", '{"name":"chat-de","path":"org/chat-de@0"}']
+    assert options("--model=m", "--enable-lora", "--max-loras=2", "--lora-modules", *forms).adapters == (
+        "sql",
+        "chat-de",
+    )
 
 
 def test_what_the_operator_sets_in_its_pods_is_taken() -> None:
@@ -115,6 +185,9 @@ def test_what_the_operator_sets_in_its_pods_is_taken() -> None:
         (["--model=m", "--custom-histogram-buckets={"], "--custom-histogram-buckets"),
         (["--model=m", '--custom-histogram-buckets={"a": [1]}'], "unknown family 'a'"),
         (["--model=m", "--custom-histogram-buckets=[]"], "--custom-histogram-buckets"),
+        (["--model=m", "--lora-modules", "sql"], "--lora-modules: 'sql': give NAME=PATH or JSON"),
+        (["--model=m", "--lora-modules", '{"name": "sql"}'], "--lora-modules"),
+        (["--model=m", "--lora-modules", "[]"], "--lora-modules"),
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(
@@ -189,6 +262,15 @@ async def test_a_process_drains_on_sigterm_and_ends_with_zero() -> None:
     assert text.count("data: {") == 40
     assert text.endswith("data: [DONE]\n\n")
     assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_a_follower_of_a_group_serves_nobody_and_ends_on_sigterm() -> None:
+    process = await start("--nnodes=2", "--node-rank=1", "--master-addr=leader", "--headless")
+    assert process.stderr is not None
+    assert "--headless" in (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
+    process.send_signal(signal.SIGTERM)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert (out, process.returncode) == (b"", -signal.SIGTERM)
 
 
 async def test_a_process_stops_at_once_during_its_cold_start() -> None:

@@ -27,13 +27,13 @@ from holdfast.enginemodel.host import BUSY_FRONT_END
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import RejectReason, SchedulerLimits, Sequence, SequenceStatus
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.engine_info import INFO_LABELS, Identity
-from holdfast_engine.limits import DEFAULT_LIMITS, SCHEDULER_CLASS, LimitsFiles
-from holdfast_engine.metrics import EngineCollector
-from holdfast_engine.rules import Limits, Objectives, Overload
-from holdfast_engine.stats_fields import FIELDS
-from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.limits import DEFAULT_LIMITS, SCHEDULER_CLASS, LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload, RequestClass
+from holdfast_engine.stats.engine_info import INFO_LABELS, Identity
+from holdfast_engine.stats.metrics import EngineCollector
+from holdfast_engine.stats.stats_fields import FIELDS
+from holdfast_engine.stats.statsfile import StatsWriter
 from tests.emulator.emulator_builders import Client, engine
 
 LAW = StepLaw(c0=0.01, c1=1e-4, c2=5e-4, c3=1e-7, c4=0.0)
@@ -61,7 +61,7 @@ def poisson(rate: float, seconds: float, seed: int = 1) -> list[Arrival]:
 
 
 def assert_conserved(scheduler: FastLoopScheduler) -> None:
-    ledger = scheduler.loop.ledger
+    ledger = scheduler.loop.ledger.own
     assert ledger.arrived == ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + ledger.unjudged
 
 
@@ -78,7 +78,7 @@ def test_without_usable_limits_every_token_comes_when_stock_brings_it(text: str 
     arrivals = poisson(12.0, 30.0)
     scheduler, clock = fast_scheduler(text, tmp_path)
     assert replay_on(scheduler, arrivals, LAW, clock) == replay(arrivals, STOCK, LAW)
-    assert scheduler.loop.ledger.arrived == scheduler.rejected == 0
+    assert scheduler.loop.ledger.own.arrived == scheduler.rejected.total() == 0
 
 
 @given(requests, engines)
@@ -93,7 +93,7 @@ def test_an_overloaded_engine_keeps_most_of_its_goodput(tmp_path: Path) -> None:
     for rate in (15.0, 40.0):
         scheduler, clock = fast_scheduler(ASKED, tmp_path)
         replay_on(scheduler, poisson(rate, 60.0), LAW, clock)
-        good[rate] = scheduler.loop.ledger.good
+        good[rate] = scheduler.loop.ledger.own.good
         assert_conserved(scheduler)
     assert good[40.0] > good[15.0] > 0.95 * 15.0 * 60.0
 
@@ -102,7 +102,7 @@ def test_a_calm_engine_answers_as_soon_as_stock(tmp_path: Path) -> None:
     limits, arrivals = replace(STOCK, max_num_batched_tokens=2048), poisson(6.0, 60.0)
     scheduler, clock = fast_scheduler(ASKED, tmp_path, limits)
     ours, stock = replay_on(scheduler, arrivals, LAW, clock), replay(arrivals, limits, LAW)
-    assert scheduler.loop.ledger.good >= 0.99 * len(arrivals)
+    assert scheduler.loop.ledger.own.good >= 0.99 * len(arrivals)
     assert median(each.ttft_seconds for each in ours) < 1.02 * median(each.ttft_seconds for each in stock)
     assert median(each.tpot_seconds for each in ours) < 1.02 * median(each.tpot_seconds for each in stock)
 
@@ -110,9 +110,9 @@ def test_a_calm_engine_answers_as_soon_as_stock(tmp_path: Path) -> None:
 def test_refused_requests_may_come_again_and_those_let_in_are_good(tmp_path: Path) -> None:
     scheduler, clock = fast_scheduler(replace(ASKED, overload=Overload.REJECT), tmp_path)
     outcomes = replay_on(scheduler, poisson(40.0, 60.0), LAW, clock)
-    ledger = scheduler.loop.ledger
-    assert scheduler.rejected > 0.2 * len(outcomes)
-    assert ledger.arrived == len(outcomes) - scheduler.rejected
+    ledger = scheduler.loop.ledger.own
+    assert scheduler.rejected.total() > 0.2 * len(outcomes)
+    assert ledger.arrived == len(outcomes) - scheduler.rejected.total()
     assert ledger.good > 0.8 * ledger.arrived
 
 
@@ -134,7 +134,7 @@ def test_stock_caps_refuse_as_before_and_are_counted(tmp_path: Path) -> None:
     refusal = scheduler.refuse(10)
     assert refusal is not None
     assert (refusal.reason, refusal.retry_after_seconds) == (RejectReason.REQUESTS, 1)
-    assert scheduler.rejected == 1
+    assert scheduler.rejected.total() == 1
 
 
 actions = st.lists(
@@ -166,14 +166,14 @@ def test_nothing_is_lost_or_counted_twice(
             clock.now += 0.3
         elif kind == "step":
             step(scheduler, clock)
-        ledger = scheduler.loop.ledger
+        ledger = scheduler.loop.ledger.own
         assert_conserved(scheduler)
         assert ledger.arrived == len(sequences)
         waiting = [each for each in sequences if each.status is SequenceStatus.WAITING]
         assert len(scheduler.waiting) == len(waiting)
     for _ in range(3000):
         step(scheduler, clock)
-    assert scheduler.unfinished == scheduler.loop.ledger.unjudged == scheduler.queued_prompt_tokens == 0
+    assert scheduler.unfinished == scheduler.loop.ledger.own.unjudged == scheduler.queued_prompt_tokens == 0
     assert scheduler.free_blocks == scheduler.total_blocks
     finished = (SequenceStatus.FINISHED, SequenceStatus.FINISHED_ABORTED)
     assert all(each.status in finished for each in sequences)
@@ -244,11 +244,25 @@ async def test_good_requests_are_counted_on_metrics(tmp_path: Path) -> None:
         assert await client.value("holdfast:plugin_info", mode="active", vllm_version="0.32.0") == 1
 
 
+async def test_requests_for_an_adapter_are_counted_in_its_class(tmp_path: Path) -> None:
+    sql = RequestClass("sql", Objectives(10.0, 1e-6), adapter=True)
+    limits = Limits(1, Objectives(10.0, 10.0), classes=(sql,))
+    async with served(tmp_path, limits, adapters=("sql", "plain")) as (client, _):
+        for model in ("sql", "plain", MODEL, "sql"):
+            assert (await client.post(model=model, prompt="a b", max_tokens=4))[0] == 200
+        counted = [
+            [await client.value(f"holdfast:requests_{name}_total", **{"class": each}) for name in ("arrived", "good")]
+            for each in ("sql", "")
+        ]
+    assert counted == [[2, 0], [2, 2]]
+
+
 async def test_an_engine_says_how_it_was_started(tmp_path: Path) -> None:
     changes = {"max_model_len": 4096, "quantization": "fp8", "max_cudagraph_capture_size": 128}
     async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), **changes) as (client, _):
         said = {"max_model_len": "4096", "dtype": "bfloat16", "quantization": "fp8", "graph_edge": "128"}
         said |= {"tensor_parallel": "1", "pipeline_parallel": "1", "speculative_tokens": "0", "model_shape": ""}
+        said |= {"front_end": "Python"}
         assert set(said) == set(INFO_LABELS)
         assert await client.value("holdfast:engine_info", **said) == 1
     async with served(tmp_path, Limits(1, Objectives(10.0, 10.0)), enforce_eager=True) as (client, _):
@@ -359,7 +373,7 @@ async def test_an_idle_engine_looks_for_limits_within_a_second(tmp_path: Path) -
     assert scheduler.loop.limits == ASKED
     running.submit(Job(Sequence(100, 4, clock()), Nobody(), 4))
     await running.idle()
-    assert scheduler.loop.ledger.good == 1
+    assert scheduler.loop.ledger.own.good == 1
     task.cancel()
 
 

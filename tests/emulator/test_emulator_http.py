@@ -136,6 +136,17 @@ async def test_health_version_and_models_answer() -> None:
         assert await client.value("vllm:generation_tokens_total", model_name="chat") == 1
 
 
+async def test_adapters_are_models_of_their_own_and_count_with_the_model() -> None:
+    async with engine(served_names=("chat",), adapters=("sql",)) as client:
+        async with client.session.get(client.base + "/v1/models") as response:
+            models = {each["id"]: each["parent"] for each in (await response.json())["data"]}
+        assert models == {"chat": None, "sql": "chat"}
+        status, answer = await client.post(model="sql", prompt="a", max_tokens=1)
+        assert (status, answer["model"]) == (200, "sql")
+        assert (await client.post(model="other", prompt="a", max_tokens=1))[0] == 404
+        assert await client.value("vllm:generation_tokens_total", model_name="chat") == 1
+
+
 async def test_the_api_needs_a_key_where_one_is_set_and_the_rest_does_not() -> None:
     async with engine(api_keys=("secret", "other")) as client:
         for header, status in ((None, 401), ("Bearer wrong", 401), ("Bearer other", 200)):

@@ -12,8 +12,8 @@ from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
 from holdfast.emulator.families import FAMILIES, BucketKind, bucket_edges, cache_config
 from holdfast.emulator.metrics import BadBuckets, EngineMetrics, checked_buckets
-from holdfast.observe.engine_facts import engine_facts
-from holdfast.observe.samples import Sample
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals.engine_facts import engine_facts
 from tests.shared_data import shared_data
 
 Series = dict[str, set[frozenset[tuple[str, str]]]]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import AcceleratorOption, Hardware
 from holdfast.enginemodel.catalog import ACCELERATORS, GIB, find_accelerator
-from holdfast.enginemodel.prior import MEMORY_UTILIZATION, RUNTIME_BYTES, PriorSource, engine_prior, option_prior
+from holdfast.enginemodel.memory import EngineMemory
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION, PriorSource, engine_prior, option_prior
 from holdfast.enginemodel.shapes import AcceleratorShape
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -216,8 +217,8 @@ def test_declared_hardware_makes_any_accelerator_known() -> None:
         option = AcceleratorOption(name, resource, hardware=Hardware(40.0, 1000.0, 400.0))
         prior = option_prior("Qwen/Qwen3-8B", option)
         assert (prior.source, prior.unknown_accelerator) == (PriorSource.ROOFLINE, False)
-        free = 40.0 * GIB * MEMORY_UTILIZATION - 2 * 8.19e9 - RUNTIME_BYTES
-        assert prior.kv_tokens == int(free / (2 * 36 * 8 * 128 * 2))
+        memory = EngineMemory(40.0 * GIB, MEMORY_UTILIZATION, 2 * 8.19e9, 2 * 36 * 8 * 128 * 2, 36, 4096, 151_936)
+        assert prior.kv_tokens == memory.parts(256, 2048, 512).kv_tokens
 
 
 def test_declared_hardware_overrides_the_catalog() -> None:

@@ -100,6 +100,15 @@ def test_a_known_model_leads_to_its_table(uri: str, table: str) -> None:
     assert model.table == table
 
 
+@pytest.mark.parametrize(("accelerator", "gpus"), [("h100", 1), ("h100", 2), ("h200", 1), ("h200", 2), ("l40s", 2)])
+def test_tables_of_fp8_in_blocks_that_public_runs_refute_are_not_believed(accelerator: str, gpus: int) -> None:
+    quantized, usual = (engine_prior(uri, accelerator, tensor=gpus) for uri in ("Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B"))
+    assert quantized.source is PriorSource.ROOFLINE
+    assert usual.source is PriorSource.TABLE
+    alone = [prior.timer.step_seconds((), 1, 512.0) for prior in (quantized, usual)]
+    assert alone[0] < 0.7 * alone[1], "half the bytes take about half the time"
+
+
 def test_quantization_selects_the_quantized_table() -> None:
     model = find_model("Qwen/Qwen3-32B", "fp8")
     assert model is not None

@@ -12,7 +12,7 @@ from holdfast.enginemodel.catalog import ACCELERATORS, MODELS
 from holdfast.enginemodel.fit import fit_law, usual_steps
 from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.steplaw import Chunk, StepLaw
-from holdfast.enginemodel.steptable import Curve, StepTable, Surface, UnknownTable, step_table, step_tables
+from holdfast.enginemodel.steptable import Curve, StepTable, Surface, step_tables
 
 LAW = StepLaw(c0=0.01, c1=2e-5, c2=3e-5, c3=5e-8, c4=1e-9)
 SYSTEMS = {shape.system: shape for _, shape in ACCELERATORS}
@@ -34,7 +34,7 @@ def test_attention_pairs_do_not_depend_on_how_a_prompt_is_cut(first: int, second
     assert whole == pytest.approx(cut)
 
 
-@pytest.mark.parametrize("timer", [LAW, step_table("Qwen/Qwen3-8B", "h100_sxm", 1)])
+@pytest.mark.parametrize("timer", [LAW, step_tables()["Qwen/Qwen3-8B", "h100_sxm", 1]])
 def test_a_parted_timer_changes_what_every_step_and_what_prompts_take_but_not_decodes(
     timer: StepLaw | StepTable,
 ) -> None:
@@ -70,15 +70,10 @@ def test_a_surface_is_bilinear() -> None:
 def test_table_steps_are_finite_and_take_time_where_anything_is_computed(
     chunks: list[Chunk], decodes: int, mean_kv: float
 ) -> None:
-    table = step_table("Qwen/Qwen3-8B", "h100_sxm", 1)
+    table = step_tables()["Qwen/Qwen3-8B", "h100_sxm", 1]
     seconds = table.step_seconds(chunks, decodes, mean_kv)
     assert math.isfinite(seconds)
     assert seconds > 0.0 or not (chunks or decodes)
-
-
-def test_an_unknown_table_is_named() -> None:
-    with pytest.raises(UnknownTable, match="nobody/none on 3 x h100_sxm"):
-        step_table("nobody/none", "h100_sxm", 3)
 
 
 def test_a_fit_finds_the_law_it_was_given() -> None:
@@ -112,7 +107,7 @@ def test_the_law_of_a_dense_model_follows_its_table(key: tuple[str, str, int]) -
 @pytest.mark.parametrize("system", ["l40s", "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000_server"])
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"])
 def test_the_roofline_is_within_a_third_of_the_tables(model: str, system: str) -> None:
-    table = step_table(model, system, 1)
+    table = step_tables()[model, system, 1]
     law = roofline_law(TABLED[model], SYSTEMS[system])
     for chunks, decodes in (((), 1), ((), 64), (((2048, 0),), 64)):
         assert law.step_seconds(chunks, decodes, 1000.0) == pytest.approx(

@@ -38,6 +38,11 @@ def test_a_chunk_attends_to_what_is_before_it_and_to_itself() -> None:
     assert work.written_bytes == 10 * KV_BYTES
 
 
+@pytest.mark.parametrize(("decodes", "read"), [(1, 400), (2, 800), (3, 1000), (1000, 1000)])
+def test_a_mixture_of_experts_reads_no_expert_that_no_token_asks_for(decodes: int, read: int) -> None:
+    assert step_work(SMALL, 1, (), decodes, 0).read_bytes == read * 2
+
+
 def test_a_step_of_nothing_is_no_work() -> None:
     work = step_work(SMALL, 1, (), 0, 0)
     assert (work.flops, work.read_bytes, work.written_bytes) == (0.0, 0.0, 0.0)

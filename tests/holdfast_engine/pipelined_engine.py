@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.step_law import GRAPHS, LoggedStep
-from holdfast_engine.arithmetic import Law, linear_seconds
-from holdfast_engine.captured_graphs import CapturedGraphs
 from holdfast_engine.fastloop import FastLoop, StartLimits
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.law.arithmetic import Law, linear_seconds
+from holdfast_engine.law.captured_graphs import CapturedGraphs
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 HOST_SECONDS = 0.0005
 Load = Callable[[random.Random], tuple[int, int]]

@@ -6,10 +6,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.admission import PromptLengthEstimator, Prompts, Transit, decide, sends_away, terms_of
-from holdfast_engine.prompts import PromptAverages
-from holdfast_engine.rules import RejectionReason
-from holdfast_engine.stats_fields import FIELDS, RECORD_SECONDS, Mode
+from holdfast_engine.apiserver.admission import PromptLengthEstimator, Prompts, Transit, decide, sends_away, terms_of
+from holdfast_engine.objectives.rules import RejectionReason
+from holdfast_engine.queue.prompts import PromptAverages
+from holdfast_engine.stats.stats_fields import FIELDS, RECORD_SECONDS, Mode
 
 
 def record(**numbers: float) -> dict[str, float]:

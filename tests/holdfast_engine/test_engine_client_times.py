@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine.admission import terms_of
-from holdfast_engine.clientlag import LagEstimate
-from holdfast_engine.exchange import Exchange
+from holdfast_engine.apiserver.admission import terms_of
+from holdfast_engine.apiserver.exchange import Exchange
+from holdfast_engine.clients.clientlag import LagEstimate
+from holdfast_engine.clients.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
 from holdfast_engine.middleware import AdmissionMiddleware
-from holdfast_engine.rules import Limits, Objectives, Overload, RequestVerdict
-from holdfast_engine.stats_fields import COUNTS, FIELDS, LAGS
-from holdfast_engine.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload, RequestVerdict
+from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, LAGS
 from tests.fakes import FakeApiServer
 from tests.holdfast_engine.test_engine_fastloop import LAW, LIMITS, Cached, ToyEngine, ToyOutput, ToyRequest
 
@@ -44,7 +44,7 @@ class World:
         self.engine = ToyEngine(limits, written=WrittenReader(self.path))
         self.server = FakeApiServer()
         self.middleware = AdmissionMiddleware(self.server, lambda: self.engine.now)
-        self.ledger = self.engine.loop.ledger
+        self.ledger = self.engine.loop.ledger.own
         self.gone: set[str] = set()
 
     def ask(self, output: int = 1, *, streams: bool = True, n: int = 1) -> tuple[ToyRequest, asyncio.Task[None]]:
@@ -355,7 +355,7 @@ def test_every_request_is_counted_once_whatever_is_reported(
     tmp_path: Path, happenings: list[tuple[Any, int, float, float]]
 ) -> None:
     reports = Reports(tmp_path / "answers.written")
-    engine, ledger, known = reports.engine, reports.engine.loop.ledger, [reports.engine.arrive(output=2)]
+    engine, ledger, known = reports.engine, reports.engine.loop.ledger.own, [reports.engine.arrive(output=2)]
     do: dict[str, Callable[[ToyRequest], Any]] = {
         "arrive": lambda _: known.append(engine.arrive(output=3)),
         "step": lambda _: engine.step() if engine.running or engine.loop.queue else None,
@@ -378,7 +378,7 @@ def test_every_request_is_counted_once_whatever_is_reported(
     for _ in range(len(ReportKind) + len(happenings)):
         engine.now += 2000.0
         engine.loop.look()
-    assert ledger.unjudged == len(ledger) == 0
+    assert ledger.unjudged == len(engine.loop.ledger) == 0
     assert not engine.loop.client_times._names
 
 
@@ -413,7 +413,7 @@ def test_who_would_be_late_for_its_client_is_late(tmp_path: Path) -> None:
         engine.arrive()
         engine.run(0.4)
         lanes.append((numbers(engine)["waiting_fresh"], numbers(engine)["waiting_late"]))
-        assert engine.loop.ledger.bad[RequestVerdict.TTFT] == 0, "late is no verdict"
+        assert engine.loop.ledger.own.bad[RequestVerdict.TTFT] == 0, "late is no verdict"
     assert lanes == [(1, 0), (0, 1)]
 
 
@@ -478,7 +478,7 @@ class SlowFrontEnd:
             if engine.now >= next_note:
                 next_note += 1.0
                 self.estimates.append(engine.loop.client_times.lag.seconds)
-                self.good.append(engine.loop.ledger.good)
+                self.good.append(engine.loop.ledger.own.good)
 
     def good_rps(self, seconds: int) -> list[float]:
         """Good requests per second, in spans of five seconds, of the last seconds."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.clientlag import HALF_LIFE_SECONDS, LAG_BUCKETS, WINDOW_SECONDS, LagEstimate, LagHistogram
+from holdfast_engine.clients.clientlag import HALF_LIFE_SECONDS, LAG_BUCKETS, WINDOW_SECONDS, LagEstimate, LagHistogram
 
 
 def estimate(*lags: float, now: float = 100.0) -> LagEstimate:

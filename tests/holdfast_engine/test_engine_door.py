@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast_engine.admission import BEHIND_SHARE, decide
-from holdfast_engine.door import OPEN_SECONDS, Door
-from holdfast_engine.rules import Limits, Objectives, RejectionReason
-from holdfast_engine.socketage import ReadingDelays, is_gone, waited_seconds
-from holdfast_engine.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.apiserver.admission import BEHIND_SHARE, decide
+from holdfast_engine.apiserver.door import OPEN_SECONDS, Door
+from holdfast_engine.apiserver.socketage import ReadingDelays, is_gone, waited_seconds
+from holdfast_engine.clients.written_file import ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.objectives.rules import Limits, Objectives, RejectionReason
 from tests.holdfast_engine.test_engine_admission import record
 from tests.holdfast_engine.test_engine_fastloop import LAW, ToyEngine
 from tests.holdfast_engine.test_engine_middleware import BODY, FakeVllm, Pod, pod
@@ -37,7 +37,7 @@ class Engine(ToyEngine):
 
     def counted(self) -> tuple[int, int, int, int]:
         self.loop.look()
-        ledger = self.loop.ledger
+        ledger = self.loop.ledger.own
         return ledger.arrived, sum(ledger.bad.values()), ledger.withdrawn, ledger.unjudged
 
 
@@ -201,6 +201,11 @@ async def test_who_comes_too_late_waits_at_the_door_until_there_is_room(pod: Pod
     pod.now += 1.0
     assert await asyncio.wait_for(late, 5.0) == 200
     assert pod.vllm.served == 2
+
+
+async def test_an_engine_with_nothing_to_do_keeps_nobody_at_the_door(pod: Pod) -> None:
+    pod.tell(**LATE)  # by its objectives it is overloaded, and no later record says otherwise
+    assert await asyncio.wait_for(ask(pod, Waited(0.4)), 5.0) == 200
 
 
 async def test_who_has_left_the_door_costs_no_more_and_who_waits_too_long_gets_a_503(pod: Pod, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_engine.exchange import Exchange, has_token
-from holdfast_engine.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.apiserver.exchange import Exchange, has_token
+from holdfast_engine.clients.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
 
 ROLE = b'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 TOKEN = b'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'

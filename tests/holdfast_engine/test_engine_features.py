@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.features import Features, step_features
+from holdfast_engine.law.features import Features, step_features
 from tests.holdfast_engine.test_engine_fastloop import Cached, New, ToyOutput
 
 

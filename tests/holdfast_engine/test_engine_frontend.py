@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_engine.frontend import Frontend
+from holdfast_engine.apiserver.frontend import Frontend
 
 LONGEST_SECONDS = 10.0
 
@@ -35,10 +35,10 @@ class Engine:
     def arrive(self, name: str, **more: Any) -> None:
         self.request_states[name] = Waiting(name, **more)
 
-    async def sweep(self, frontend: Frontend, *moments: float) -> None:
+    async def sweep(self, frontend: Frontend, *moments: float, patient: set[str] | None = None) -> None:
         for moment in moments:
             self.now = moment
-            await frontend.end_older_than(LONGEST_SECONDS)
+            await frontend.end_older_than(LONGEST_SECONDS, set() if patient is None else patient)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the requests that were ended."""
     found: list[str] = []
 
-    async def end(self: Frontend, state: Any, seconds: float) -> None:
+    async def end(self: Frontend, state: Any, message: str) -> None:
         found.append(state.request_id)
         del self._engine.output_processor.request_states[state.request_id]
 
@@ -111,3 +111,23 @@ async def test_who_is_gone_is_forgotten_and_a_name_that_comes_again_waits_anew(
     engine.arrive("again")
     await engine.sweep(frontend, 9.0, 12.0)
     assert ended == []
+
+
+async def test_the_patient_wait_on_and_are_forgotten_when_they_have_gone(
+    engine: Engine, frontend: Frontend, ended: list[str]
+) -> None:
+    patient = {"night", "gone"}
+    for name in ("night", "day"):
+        engine.arrive(name)
+    await engine.sweep(frontend, 0.0, 1e6, patient=patient)
+    assert (ended, patient) == (["day"], {"night"})
+
+
+async def test_what_waits_for_a_replica_that_goes_is_given_back_and_what_runs_is_not(
+    engine: Engine, frontend: Frontend, ended: list[str]
+) -> None:
+    engine.arrive("night")
+    engine.arrive("running", is_prefilling=False)
+    engine.arrive("day")
+    await frontend.give_back({"night", "running", "gone"})
+    assert ended == ["night"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.clientlag import LagEstimate
-from holdfast_engine.frontendpace import ADJUST_SECONDS, HOLD_SECONDS, SLOWER, FrontEndPace
+from holdfast_engine.clients.clientlag import LagEstimate
+from holdfast_engine.queue.frontendpace import ADJUST_SECONDS, HOLD_SECONDS, SLOWER, FrontEndPace
 
 TTFT = 0.5
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import step_law
 from benchmarks.step_law import Phase, played
-from holdfast_engine.arithmetic import Law
+from holdfast_engine.law.arithmetic import Law
 from tests.shared_data import shared_data
 
 pytestmark = pytest.mark.data

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_engine.engine_info import INFO_LABELS, engine_info
+from holdfast_engine.stats.engine_info import INFO_LABELS, engine_info
 
 
 class Dtype:
@@ -36,7 +36,7 @@ def config(**changes: Any) -> Any:
     """vLLM's VllmConfig, as far as it is read."""
     parts: dict[str, Any] = {
         "model_config": SimpleNamespace(max_model_len=32_768, dtype=Dtype(), quantization=None, **PHI_4),
-        "parallel_config": SimpleNamespace(tensor_parallel_size=4, pipeline_parallel_size=2),
+        "parallel_config": SimpleNamespace(tensor_parallel_size=4, pipeline_parallel_size=2, _api_process_count=1),
         "compilation_config": SimpleNamespace(cudagraph_mode=mode("FULL", "PIECEWISE"), max_cudagraph_capture_size=512),
         "speculative_config": None,
     }
@@ -52,6 +52,7 @@ WHOLE = {
     "graph_edge": "512",
     "speculative_tokens": "0",
     "model_shape": SHAPE,
+    "front_end": "Python",
 }
 
 
@@ -67,6 +68,14 @@ def test_the_facts_are_those_of_the_configuration() -> None:
         "speculative_tokens": "3",
         "model_shape": SHAPE.replace("weight_bits=0", "weight_bits=8"),
     }
+
+
+def test_the_front_end_is_python_in_so_many_processes_or_rust(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = SimpleNamespace(tensor_parallel_size=4, pipeline_parallel_size=2, _api_process_count=3)
+    assert engine_info(config(parallel_config=several))["front_end"] == "Python, 3 processes"
+    for value, said in (("1", "Rust"), ("0", "Python"), ("", "Python")):
+        monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", value)
+        assert engine_info(config())["front_end"] == said
 
 
 @pytest.mark.parametrize(

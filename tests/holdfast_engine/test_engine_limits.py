@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_engine.limits import LOOK_SECONDS, LimitsFiles
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.objectives.limits import LOOK_SECONDS, LimitsFiles
+from holdfast_engine.objectives.rules import Limits, Objectives
 
 LIMITS = Limits(1, Objectives(1.0, 0.05))
 

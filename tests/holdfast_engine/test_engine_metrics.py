@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from holdfast_engine import stats_fields
-from holdfast_engine.engine_info import INFO_LABELS, Identity
-from holdfast_engine.metrics import EngineCollector
-from holdfast_engine.stats_fields import FIELDS, Mode
-from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.objectives.rules import SERVICE_CLASS
+from holdfast_engine.stats import stats_fields
+from holdfast_engine.stats.engine_info import INFO_LABELS, Identity
+from holdfast_engine.stats.metrics import EngineCollector
+from holdfast_engine.stats.stats_fields import FIELDS, Mode
+from holdfast_engine.stats.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 
 LABELS = {"model_name": "tiny", "engine": "0"}
+BY_CLASS = tuple(f"requests_{each}" for each in ("arrived", "good", "bad", "withdrawn", "unjudged"))
 
 
 class Scrape:
@@ -30,7 +32,8 @@ class Scrape:
         StatsWriter(self._path, len(FIELDS)).write([record_now[name] for name in FIELDS])
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self._registry.get_sample_value(f"holdfast:{name}", {**LABELS, **labels})
+        given = {**LABELS, **({"class": ""} if name.startswith(BY_CLASS) else {}), **labels}
+        return self._registry.get_sample_value(f"holdfast:{name}", given)
 
     @property
     def text(self) -> str:
@@ -65,7 +68,7 @@ def test_how_vllm_was_started_is_told_even_where_the_plugin_is_off(tmp_path: Pat
 
 def test_rejected_requests_arrived_and_are_bad(scrape: Scrape) -> None:
     scrape.write(mode=Mode.ACTIVE, arrived=10, good=10)
-    scrape.collector.rejected = 4
+    scrape.collector.rejected[SERVICE_CLASS] = 4
     assert scrape.value("requests_arrived_total") == 14
     assert scrape.value("requests_bad_total", cause="rejected") == 4
 
@@ -82,7 +85,10 @@ def test_each_of_several_api_servers_tells_what_all_of_them_turned_away(
             collector.reject()
         pages.append(CollectorRegistry())
         pages[-1].register(collector)
-    found = [page.get_sample_value("holdfast:requests_bad_total", {**LABELS, "cause": "rejected"}) for page in pages]
+    found = [
+        page.get_sample_value("holdfast:requests_bad_total", {**LABELS, "class": "", "cause": "rejected"})
+        for page in pages
+    ]
     assert found == [5.0, 5.0, 5.0]
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from holdfast_engine.apiserver.routes import GENERATING
 from holdfast_engine.middleware import AdmissionMiddleware
-from holdfast_engine.request import OWN_REQUEST
-from holdfast_engine.routes import GENERATING
-from holdfast_engine.stats_fields import FIELDS, Mode
-from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.objectives.request import OWN_REQUEST
+from holdfast_engine.stats.stats_fields import FIELDS, Mode
+from holdfast_engine.stats.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_admission import record
 
 BODY = b'{"model": "m", "prompt": "Hello"}'

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.order import DeadlineOrder, Place
+from holdfast_engine.queue.order import DeadlineOrder, Place
 
 
 def place(deadline: float, *, arrived: float = 0.0, needs: float = 0.0, tokens: int = 100) -> Place:

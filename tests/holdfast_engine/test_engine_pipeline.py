@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine import arithmetic, steptimes
-from holdfast_engine.arithmetic import Law, linear_seconds
-from holdfast_engine.captured_graphs import CapturedGraphs, captured_graphs
+from holdfast_engine.law import arithmetic, steptimes
+from holdfast_engine.law.arithmetic import Law, linear_seconds
+from holdfast_engine.law.captured_graphs import CapturedGraphs, captured_graphs
 from tests.holdfast_engine.pipelined_engine import Load, PipelinedEngine, scaled
 
 TRUTH = Law(0.0042, 20e-6, 42e-6, 2e-8, 0.0)
@@ -80,6 +80,57 @@ def test_where_the_edge_is_not_reported_there_is_none(tmp_path: Path) -> None:
     law = PipelinedEngine(TRUTH, (0.001, 0.0095, 0.0095), tmp_path, graphs=CapturedGraphs()).run(60.0, chat(0.3))
     assert law.launch_large == 0.0
     assert_right(law)
+
+
+@pytest.mark.parametrize("graphs", [CapturedGraphs(), CapturedGraphs(512.0)], ids=["unreported", "reported"])
+def test_a_long_launch_beyond_an_edge_that_nobody_reported_is_no_wait_for_the_gpu(
+    graphs: CapturedGraphs, tmp_path: Path
+) -> None:
+    engine = PipelinedEngine(TRUTH, (0.001, 0.0108, 0.0288), tmp_path, graphs=graphs)
+    law = engine.run(120.0, chat(0.1, longest=1200))
+    assert law.c1 == pytest.approx(TRUTH.c1, rel=0.25)
+    assert law.launch_large == pytest.approx(0.0288, rel=0.2)
+
+
+def test_the_first_prompts_launch_is_not_what_its_tokens_cost(tmp_path: Path) -> None:
+    eager = CapturedGraphs(512.0)
+    engine = PipelinedEngine(TRUTH, (0.001, 0.06, 0.06), tmp_path, graphs=eager)
+    law = engine.run(30.0, lambda draw: (400, 0) if engine.now == 0.0 else (0, draw.randint(40, 80)))
+    assert law.c1 < 2.0 * TRUTH.c1
+
+
+@pytest.mark.parametrize(("prompt_seconds", "launch_seconds"), [(0.03, 0.03), (0.012, 0.0)])
+def test_a_synchronous_engine_tells_a_launch_from_the_gpus_time(prompt_seconds: float, launch_seconds: float) -> None:
+    row, now = [0.0] * steptimes.PLACES, 0.0
+    for prefill, seconds in [(0.0, 0.008), (0.1, prompt_seconds)] * 20:
+        now += seconds
+        lone = steptimes.MIXED if prefill else -1
+        steptimes.came(row, (1.0, prefill, 0.6, 0.4, 0.0), 0.01, -1, True, now - seconds, now, lone)
+    assert row[steptimes.LAUNCHES + steptimes.MIXED] == pytest.approx(launch_seconds, rel=0.1)
+
+
+@given(st.lists(st.floats(-1.0, 1e9) | st.just(float("inf")), max_size=200))
+def test_how_slow_steps_are_stays_between_nothing_and_its_bound(seconds: list[float]) -> None:
+    slowness = 1.0
+    for each in seconds:
+        slowness = arithmetic.moved_slowness(slowness, TRUTH, 100.0, 10.0, 1e3, 0.0, each)
+        assert 0.0 <= slowness <= arithmetic.SLOWEST
+
+
+def test_steps_that_take_longer_than_by_the_law_are_believed_and_one_stall_is_not() -> None:
+    expected, slowness = TRUTH.seconds(100.0, 10.0, 1e3, 0.0), 1.0
+    assert arithmetic.moved_slowness(slowness, TRUTH, 100.0, 10.0, 1e3, 0.0, 100.0) < 1.1
+    for _ in range(100):
+        slowness = arithmetic.moved_slowness(slowness, TRUTH, 100.0, 10.0, 1e3, 0.0, 1.2 * expected)
+    assert slowness == pytest.approx(1.2, rel=0.01)
+    assert arithmetic.moved_slowness(1.0, TRUTH, 1.0, 1.0, 1.0, 0.0, float("nan")) == 1.0
+
+
+def test_prompt_tokens_that_the_gpu_computes_during_the_launch_are_not_cut() -> None:
+    law = TRUTH._replace(launch_mixed=0.06, launch_large=0.06, edge_tokens=512.0)
+    tokens = arithmetic.tokens_per_step(law, 0.03, 16, 9_600, 0.0, 8192)
+    assert linear_seconds(law, tokens - 16, 16, 9_600, 0.0) == pytest.approx(0.06, rel=0.01)
+    assert arithmetic.tokens_per_step(TRUTH, 0.03, 16, 9_600, 0.0, 8192) < tokens / 2
 
 
 @pytest.mark.parametrize("gpu", [1.0, 1.5, 1 / 1.5])

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine import arithmetic, rules
-from holdfast_engine.arithmetic import Law, Mix
-from holdfast_engine.rules import (
+from holdfast_engine.law import arithmetic
+from holdfast_engine.law.arithmetic import Law, Mix
+from holdfast_engine.objectives import rules
+from holdfast_engine.objectives.rules import (
     Ending,
     Limits,
     LimitsError,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_engine.statsfile import _SEQUENCE, _SEQUENCE_AT, StatsWriter, read_stats
+from holdfast_engine.stats.statsfile import _SEQUENCE, _SEQUENCE_AT, StatsWriter, read_stats
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine import steptimes
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.leastsquares import PRODUCTS, TERMS, place
-from holdfast_engine.steplaw import StepLawFit
+from holdfast_engine.law import steptimes
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.law.leastsquares import PLACE, PRODUCTS, TERMS
+from holdfast_engine.law.steplaw import TIMES, StepLawFit
 
 TRUTH = Law(0.004, 5e-5, 2e-4, 1e-7, 2e-9)
 
 
 def step(fit: StepLawFit, prefill: float, decodes: float, kv: float, pairs: float, seconds: float) -> None:
     """A step of an engine that launches none ahead."""
-    now = fit.times[steptimes.CAME_AT] + seconds
+    now = fit.rows[TIMES][steptimes.CAME_AT] + seconds
     fit.observe(prefill, decodes, kv, pairs, seconds)
     fit.came((prefill, decodes, kv, pairs), -1, True, now, now)
 
@@ -144,7 +144,7 @@ def test_sums_are_those_of_all_steps_and_never_fall() -> None:
 
 def test_the_product_of_two_terms_is_found_whichever_is_named_first() -> None:
     for index, (row, column) in enumerate(PRODUCTS):
-        assert place(row, column) == place(column, row) == index
+        assert PLACE[row][column] == PLACE[column][row] == index
 
 
 def test_the_mix_is_that_of_the_recent_steps() -> None:

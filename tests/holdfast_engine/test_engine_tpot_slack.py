@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_engine.arithmetic import Law, tokens_per_step
-from holdfast_engine.tpot_slack import Pace
+from holdfast_engine.law.arithmetic import Law, tokens_per_step
+from holdfast_engine.queue.tpot_slack import Pace
 
 TPOT = 0.05
 LAW = Law(0.01, 1e-4, 1e-4, 0.0, 0.0)

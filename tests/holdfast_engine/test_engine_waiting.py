@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast_engine.order import LATE_SHARE, Place
-from holdfast_engine.waiting import DeadlineQueue
+from holdfast_engine.queue.order import LATE_SHARE, Place
+from holdfast_engine.queue.waiting import DeadlineQueue
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
+from holdfast_engine.clients.written_file import Report, ReportKind, WrittenReader, WrittenWriter, name_of
 
 NAME = name_of("cmpl-1-0-abcdef12")
 

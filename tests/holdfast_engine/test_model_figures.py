@@ -13,7 +13,7 @@ from holdfast.domain.engine import EngineFacts
 from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.modelnames import known_row, model_name
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, PriorSource, engine_prior
-from holdfast_engine.model_figures import ModelFigures, model_figures
+from holdfast_engine.law.model_figures import ModelFigures, model_figures
 
 
 def config(

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 from holdfast.activator.counts import RequestCounts
 from holdfast.emulator.families import FAMILIES, MetricType
 from holdfast.monitoring.rules import recordings
-from holdfast.observe.queries import ACCEPTED, DRAFTS, TPOT_BEFORE_0_11
+from holdfast.observe.series.queries import ACCEPTED, DRAFTS, TPOT_BEFORE_0_11
 from holdfast.runtime.telemetry import Telemetry
-from holdfast_engine.engine_info import Identity
-from holdfast_engine.metrics import EngineCollector
-from holdfast_engine.stats_fields import FIELDS
-from holdfast_engine.statsfile import StatsWriter
+from holdfast_engine.stats.engine_info import Identity
+from holdfast_engine.stats.metrics import EngineCollector
+from holdfast_engine.stats.stats_fields import FIELDS
+from holdfast_engine.stats.statsfile import StatsWriter
 
 # Names of releases before the recorded one, which the operator's queries know too.
 OF_OLDER_VLLM = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.cluster import NodeOffer
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.spec import to_spec
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.spec import to_spec
 
 HASH = "7d9f8c6b5d"
 PRODUCT = "nvidia.com/gpu.product"

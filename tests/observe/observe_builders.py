@@ -6,9 +6,10 @@ from typing import Any
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
-from holdfast.observe import combined_queries, histogram_edges, needed_series, queries, slow_queries
-from holdfast.observe.samples import QueryResult, Sample
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import combined_queries, histogram_edges, needed_series, queries
+from holdfast.observe.series.samples import QueryResult, Sample
+from holdfast.observe.signals import slow_queries
+from holdfast.observe.signals.traffic import TrafficRequest
 
 NOW = 1_700_000_000.0
 LONG_AGO = NOW - 7200.0

@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.api.target import TARGET_RULES
-from holdfast.control import node_labels, remedies
+from holdfast.control.status import node_labels, remedies
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.enginemodel.prior import option_prior
-from holdfast.observe import ended, failure_words, mapping
-from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
-from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.observe.failure_words import Remedy
-from holdfast.render.names import DELETION_COST
+from holdfast.observe.adoption.adoption import TargetState, accelerator_labels, adopted, own_pods, rivals, selector_text
+from holdfast.observe.objects import ended, failure_words, mapping
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.failure_words import Remedy
+from holdfast.rendered.names import DELETION_COST
 from tests.observe.foreign import CONTAINER, PRODUCT, deployment, named, node, pod, service, with_container
 
 H100 = {PRODUCT: "NVIDIA-H100-80GB-HBM3"}

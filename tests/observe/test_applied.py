@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.crd import LLMSERVICE
-from holdfast.observe.applied import LAST_APPLIED, applier_without_pin, fields_not_stored
+from holdfast.observe.objects.applied import LAST_APPLIED, applier_without_pin, fields_not_stored
 
 Entry = dict[str, Any]
 MODEL, PIN = {"f:model": {}}, {"f:replicas": {}}

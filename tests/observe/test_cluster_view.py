@@ -14,11 +14,12 @@ from kopf._cogs.structs.references import Resource
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.applied import LAST_APPLIED
-from holdfast.observe.cluster import ClusterView
-from holdfast.render import names
+from holdfast.observe.objects.applied import LAST_APPLIED
+from holdfast.observe.objects.cluster import ClusterView
+from holdfast.rendered import names
 from tests.observe.indexed import Indexed
 from tests.observe.test_engines_told import reading
+from tests.observe.test_groups import group_pod, group_set
 from tests.observe.test_mapping import NODE, deployment, pod
 
 CHAT = ServiceKey("prod", "chat")
@@ -27,11 +28,11 @@ CHAT = ServiceKey("prod", "chat")
 class Cluster(Indexed):
     """What `ClusterView` reads."""
 
-    def __init__(self, view: ClusterView | None = None) -> None:
+    def __init__(self, view: ClusterView | None = None, **apis: bool) -> None:
         self.view = view or ClusterView()
         self.settings = kopf.OperatorSettings()
         registry = kopf.OperatorRegistry()
-        self.view.register(registry, self.settings)
+        self.view.register(registry, self.settings, **apis)
         super().__init__(registry)
 
 
@@ -373,11 +374,21 @@ async def test_what_nobody_watches_is_neither_there_nor_absent(world: Cluster) -
 
 
 @pytest.mark.parametrize("pod_monitors", [False, True])
-def test_pod_monitors_are_watched_where_their_api_exists(pod_monitors: bool) -> None:
+@pytest.mark.parametrize("inference_pools", [False, True])
+@pytest.mark.parametrize("group_sets", [False, True])
+def test_kinds_of_optional_apis_are_watched_where_the_api_exists(
+    pod_monitors: bool, inference_pools: bool, group_sets: bool
+) -> None:
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    ClusterView().register(registry, settings, pod_monitors=pod_monitors)
-    selected = settings.watching.label_selectors.collect(Resource("monitoring.coreos.com", "v1", "podmonitors"))
-    assert list(selected) == (["holdfast.dev/service"] if pod_monitors else [])
+    apis = {"pod_monitors": pod_monitors, "inference_pools": inference_pools, "group_sets": group_sets}
+    ClusterView().register(registry, settings, **apis)
+    for resource, is_there in (
+        (Resource("monitoring.coreos.com", "v1", "podmonitors"), pod_monitors),
+        (Resource("inference.networking.k8s.io", "v1", "inferencepools"), inference_pools),
+        (Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"), group_sets),
+    ):
+        selected = settings.watching.label_selectors.collect(resource)
+        assert list(selected) == (["holdfast.dev/service"] if is_there else [])
 
 
 async def test_what_nobody_reads_again_is_not_held_in_memory(world: Cluster) -> None:
@@ -410,3 +421,129 @@ async def test_replicas_on_a_cordoned_node_go_with_it_until_it_is_uncordoned(wor
         await world.put("nodes", body)
         seen.append(world.view.services()[0].replicas[0].closing)
     assert seen == [False, True, False]
+
+
+GROUPS = {"accelerators": [{"name": "h100", "count": 4, "nodes": 2}]}
+
+
+async def test_a_group_is_one_replica_that_holds_gpus_on_each_of_its_nodes() -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(**GROUPS))
+    await world.put("deployments", group_set(replicas=1))
+    second = {**NODE, "metadata": {**NODE["metadata"], "name": "gpu-2"}}
+    for body in (NODE, second):
+        await world.put("nodes", body)
+    await world.put("pods", group_pod())
+    assert [replica.phase for replica in world.view.services()[0].replicas] == [ReplicaPhase.STARTING]
+    follower = group_pod(1)
+    follower["spec"]["nodeName"] = "gpu-2"
+    await world.put("pods", follower)
+    (parts,) = world.view.services()
+    assert [replica.nodes for replica in parts.replicas] == [("gpu-1", "gpu-2")]
+    assert [placement.workload.kind for placement in parts.placements] == ["LeaderWorkerSet"]
+    assert [node.used for node in world.view.nodes()] == [(("nvidia.com/gpu", 2),)] * 2
+    await world.put("nodes", {**second, "spec": {"unschedulable": True}})
+    assert [replica.closing for replica in world.view.services()[0].replicas] == [True]
+    world.remove("pods", follower)
+    assert [replica.nodes for replica in world.view.services()[0].replicas] == [("gpu-1",)]
+
+
+OUT_OF_MEMORY = "INFO loading\ntorch.OutOfMemoryError: CUDA out of memory."
+
+
+def started_again(index: int, created: str, finished: str, message: str = OUT_OF_MEMORY) -> dict[str, Any]:
+    """A pod of a group whose container ended once and was started again, just before its group is deleted."""
+    run = {"exitCode": 1, "reason": "Error", "message": message, "startedAt": created, "finishedAt": finished}
+    engine = {"name": "vllm", "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": run}}
+    body = group_pod(index, containerStatuses=[engine], conditions=[unready(created)])
+    body["metadata"]["creationTimestamp"] = created
+    return body
+
+
+def unready(at: str) -> dict[str, str]:
+    return {"type": "Ready", "status": "False", "lastTransitionTime": at}
+
+
+async def show(world: Cluster, body: dict[str, Any]) -> None:
+    for index in world.in_order("ended", "pods"):
+        await world.put(index, body)
+
+
+async def ends(world: Cluster, *bodies: dict[str, Any]) -> None:
+    """Pods are started again, and LeaderWorkerSet deletes them at once, the leader in the foreground."""
+    for body in bodies:
+        await show(world, body)
+        await show(world, {**body, "metadata": {**body["metadata"], "deletionTimestamp": "2026-11-21T05:00:00Z"}})
+    for body in bodies:
+        for index in ("ended", "pods"):
+            world.remove(index, body)
+
+
+async def test_each_group_that_crashes_at_its_start_is_remembered_though_its_pods_are_deleted_at_once() -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(**GROUPS))
+    first = [started_again(index, "2026-11-21T04:00:00Z", f"2026-11-21T04:02:0{index}Z") for index in (0, 1)]
+    await ends(world, *first)
+    await ends(world, started_again(0, "2026-11-21T04:03:00Z", "2026-11-21T04:05:00Z"))
+    ended = world.view.services()[0].ended
+    assert [(replica.name, replica.accelerator, replica.reason) for replica in ended] == [
+        ("chat-h100-0", "h100", "Error")
+    ] * 2
+    assert ended[1].ended_at - ended[0].ended_at == 180.0
+    assert "CUDA out of memory.; lower --gpu-memory-utilization" in ended[0].detail
+    assert world.view.services()[0] is world.view.services()[0]
+    world.remove("services", service())
+    assert world.view.services() == ()
+    await world.put("services", service(**GROUPS))
+    assert world.view.services()[0].ended == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "remembered"),
+    [
+        (unready("2026-11-21T04:00:00Z"), 1),
+        (unready("2026-11-21T04:01:59Z"), 0),
+        ({**unready("2026-11-21T04:01:00Z"), "status": "True"}, 0),
+    ],
+    ids=["never ready", "ready until the crash", "ready"],
+)
+async def test_a_follower_that_crashes_ends_the_start_of_its_group_only_if_the_leader_was_never_ready(
+    condition: dict[str, str], remembered: int
+) -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(**GROUPS))
+    await show(world, group_pod(conditions=[condition]))
+    await ends(world, started_again(1, "2026-11-21T04:00:10Z", "2026-11-21T04:02:00Z"))
+    assert len(world.view.services()[0].ended) == remembered
+
+
+async def test_a_follower_without_a_leader_that_is_known_says_nothing_of_its_group() -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(**GROUPS))
+    await ends(world, started_again(1, "2026-11-21T04:00:10Z", "2026-11-21T04:02:00Z"))
+    assert world.view.services()[0].ended == ()
+
+
+async def test_a_group_whose_pod_is_rejected_has_ended_and_one_that_is_deleted_has_not() -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(**GROUPS))
+    rejected = group_pod(phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices")
+    deleted = {**rejected, "metadata": {**rejected["metadata"], "deletionTimestamp": "2026-11-21T05:00:00Z"}}
+    await show(world, deleted)
+    assert world.view.services()[0].ended == ()
+    await show(world, rejected)
+    (ended,) = world.view.services()[0].ended
+    assert (ended.name, ended.reason) == ("chat-h100-0", "UnexpectedAdmissionError")
+    assert ended.detail.endswith("kubectl cordon gpu-1")
+
+
+@pytest.mark.parametrize(("nodes", "kinds"), [(1, []), (2, ["LeaderWorkerSet"])])
+async def test_a_workload_of_the_other_kind_is_left_over_from_an_edit_and_has_no_part_in_decisions(
+    nodes: int, kinds: list[str]
+) -> None:
+    world = await Cluster(group_sets=True).start()
+    await world.put("services", service(accelerators=[{"name": "h100", "count": 2, "nodes": nodes}]))
+    await world.put("deployments", group_set())
+    (parts,) = world.view.services()
+    assert [placement.workload.kind for placement in parts.placements] == kinds
+    assert parts.shown("LeaderWorkerSet", "chat-h100") in parts.live

@@ -9,7 +9,7 @@ import kopf
 import pytest
 
 from holdfast.domain.cluster import NodeOffer
-from holdfast.observe.device_resources import DeviceResources, device_class, device_slice
+from holdfast.observe.objects.device_resources import DeviceResources, device_class, device_slice
 from tests.observe.indexed import Indexed
 
 DRIVER, GPU = "gpu.nvidia.com", "nvidia.com/gpu"

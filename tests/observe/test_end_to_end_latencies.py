@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import UNKNOWN_QUANTILES, Traffic
-from holdfast.observe import queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, SLO, known_queries, ready, request, row
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.cluster import MOST_ENDED, ReplicaPhase
-from holdfast.observe.ended import ended_from_pod, newest
+from holdfast.observe.objects.ended import ended_from_pod, newest
 from tests.observe.test_mapping import CREATED_AT, condition, ended, pod
 
 # NVIDIA/k8s-device-plugin#231: one lost GPU, twelve thousand failed pods.

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
-from holdfast.observe import queries, slow_queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.engine_facts import engine_facts
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.samples import Sample
-from holdfast.observe.slow_queries import SlowCache
-from holdfast_engine.model_figures import ModelFigures
+from holdfast.observe.series import queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.promql import OURS
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals import slow_queries
+from holdfast.observe.signals.engine_facts import engine_facts
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.slow_queries import SlowCache
+from holdfast_engine.law.model_figures import ModelFigures
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, known_queries, ready, request, row, sample
 
@@ -197,6 +199,18 @@ def test_drafts_that_make_no_sense_say_nothing(accepted: float, drafts: float) -
     assert read(*drafted(accepted, drafts)[1:]) is None
 
 
+def lag(seconds: float) -> Sample:
+    return sample(seconds, metric=queries.LAG)
+
+
+def test_the_front_end_and_its_longest_lag_are_facts() -> None:
+    facts = read(info(**INFO | {"front_end": "Python"}), lag(0.0123), lag(0.047))
+    assert facts == dataclasses.replace(STARTED, front_end="Python", front_end_lag_seconds=0.05)
+    rust = read(info(**INFO | {"front_end": "Rust"}), *map(lag, (0.0, math.nan, math.inf, -1.0, 1e9)))
+    assert rust == dataclasses.replace(STARTED, front_end="Rust")
+    assert facts.updated(rust) == rust, "a lag of before says nothing of now"
+
+
 def test_while_engines_are_replaced_the_word_of_most_counts() -> None:
     facts = read(info(2.0, **INFO), info(3.0, **INFO | {"dtype": "float16", "max_model_len": "16384"}))
     assert facts == dataclasses.replace(STARTED, dtype="float16", max_model_len=16_384)
@@ -229,7 +243,7 @@ def test_facts_are_positive_finite_and_the_same_in_any_order(drawn: list[tuple[f
 
 def test_facts_are_asked_once_a_minute_in_one_query_and_not_at_every_tick() -> None:
     (asked,) = (query.promql for query in queries.slow_queries() if queries.CACHE_CONFIG in query.promql)
-    assert set(re.findall(r"vllm:cache_config_info\{([^}]*)\}", asked)) == {queries.OURS}
+    assert set(re.findall(r"vllm:cache_config_info\{([^}]*)\}", asked)) == {OURS}
     fast = queries.fast_queries(queries.window(5.0, 15.0), queries.Edges(ttft=(0.5,)))
     assert not any("cache_config_info" in query.promql for query in fast)
 

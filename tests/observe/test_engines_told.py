@@ -8,7 +8,7 @@ from typing import Any
 import kopf
 import pytest
 
-from holdfast.observe.engines import engine_from_pod, limits_from_config_map
+from holdfast.observe.objects.engines import engine_from_pod, limits_from_config_map
 from tests.observe.test_mapping import pod
 
 GOOD = '{"version": 7, "ttftSeconds": 1.0, "tpotSeconds": 0.05}'

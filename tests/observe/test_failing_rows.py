@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.signals import SignalState, Traffic, failing
-from holdfast.observe import queries, traffic
-from holdfast.observe.combined_queries import ALL_IN_ONE, unbundled
-from holdfast.observe.histogram_edges import around
-from holdfast.observe.samples import QueryResult, Sample
-from holdfast.observe.slow_queries import SlowSignals
+from holdfast.observe.series import queries
+from holdfast.observe.series.combined_queries import ALL_IN_ONE, unbundled
+from holdfast.observe.series.histogram_edges import around
+from holdfast.observe.series.samples import QueryResult, Sample
+from holdfast.observe.signals import traffic
+from holdfast.observe.signals.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, ready, request, sample
 from tests.observe.test_plugin_rows import COVERED, OBJECTIVES
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe import traffic
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.foreign_engines import LEAST_TAIL_SECONDS, ForeignEngineTracker, told
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.samples import Sample
-from holdfast.observe.slow_queries import SlowSignals
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals import traffic
+from holdfast.observe.signals.foreign_engines import LEAST_TAIL_SECONDS, ForeignEngineTracker, told
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.slow_queries import SlowSignals
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, known_queries, ready, request, row, sample
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast.domain.cluster import GpuCap, Placement, Replica, ReplicaPhase
 from holdfast.domain.gpu_caps import without
 from holdfast.domain.service import ServiceSpec
-from holdfast.observe.gpu_caps import GpuCaps, caps_from_quota
-from holdfast.observe.nodes import Nodes, gpus_of_node
+from holdfast.observe.objects.gpu_caps import GpuCaps, caps_from_quota
+from holdfast.observe.objects.nodes import Nodes, gpus_of_node
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 from tests.observe.indexed import Indexed
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.signals import HeldSample, History
-from holdfast.observe import history
-from holdfast.observe.history import HistoryLevel
-from holdfast.observe.samples import Series
+from holdfast.observe.series.samples import Series
+from holdfast.observe.signals import history
+from holdfast.observe.signals.history import HistoryLevel
 from tests.observe.observe_builders import CHAT, NOW, SLO, request
 
 HOUR = 3600.0

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from holdfast.domain.lateness import LOOKS, MOST_SECONDS, Lateness, watch
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.combined_queries import SAMPLED_AT
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.queries import SUCCESS, Query
-from holdfast.observe.samples import QueryError, QueryResult, Series
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.combined_queries import SAMPLED_AT
+from holdfast.observe.series.queries import SUCCESS, Query
+from holdfast.observe.series.samples import QueryError, QueryResult, Series
+from holdfast.observe.signals.prometheus import PrometheusSource
 from tests.observe.observe_builders import CHAT, NOW, WINDOW, ready, request, sample
 
 SCRAPE, TICK, RATE = WINDOW.scrape_seconds, 5.0, 2.0

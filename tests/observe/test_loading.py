@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.observe.loading import loading_from_pod
-from holdfast.observe.mapping import is_closing, on_nodes, replica_from_pod
+from holdfast.observe.objects.loading import loading_from_pod
+from holdfast.observe.objects.mapping import is_closing, on_nodes, replica_from_pod
 from tests.builders import replicas
 
 MADE, PLACED = "2026-11-26T10:00:00Z", "2026-11-26T10:01:00Z"

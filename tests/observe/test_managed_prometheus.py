@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.signals.prometheus import PrometheusSource
 from tests.fakes import AuthenticatingProxy, FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, known_queries, ready, request, row
 

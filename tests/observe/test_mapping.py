@@ -11,7 +11,7 @@ import pytest
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import NodeOffer, QueueLimit, ReplicaPhase
 from holdfast.domain.taints import Taint
-from holdfast.observe import mapping
+from holdfast.observe.objects import mapping
 
 CREATED, SCHEDULED, READY = "2026-11-21T04:00:00Z", "2026-11-21T04:00:05Z", "2026-11-21T04:02:00Z"
 CREATED_AT = 1795233600.0
@@ -95,17 +95,27 @@ def test_a_pod_that_is_being_deleted_is_draining_though_it_is_ready() -> None:
     assert mapping.replica_from_pod(going).phase is ReplicaPhase.DRAINING
 
 
+ADD_NODE = "; free a GPU, add a node, or list another accelerator"
+
+
 def test_an_unschedulable_pod_carries_the_schedulers_words() -> None:
     words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
-    assert (replica.phase, replica.reason, replica.detail) == (ReplicaPhase.UNSCHEDULABLE, "Unschedulable", words)
+    assert (replica.phase, replica.reason) == (ReplicaPhase.UNSCHEDULABLE, "Unschedulable")
+    assert replica.detail == f"{words[:-1]}{ADD_NODE}"
 
 
 def test_of_a_long_message_of_the_scheduler_the_beginning_is_kept() -> None:
     words = f"0/9 nodes are available: 9 Insufficient nvidia.com/gpu. {'preemption ' * 100}"
     replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
-    assert replica.detail == f"{words[:600]}…"
+    assert replica.detail == f"{words[:600]}…{ADD_NODE}"
     assert replica.scheduled_at is None
+
+
+@pytest.mark.parametrize("words", ["", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."])
+def test_what_the_scheduler_says_without_a_known_remedy_stays_as_it_is(words: str) -> None:
+    replica = mapping.replica_from_pod(pod(conditions=[condition("PodScheduled", "False", "Unschedulable", words)]))
+    assert replica.detail == words
 
 
 @pytest.mark.parametrize(
@@ -124,6 +134,7 @@ def test_ordinary_waiting_is_starting(reason: str) -> None:
     assert mapping.replica_from_pod(pod(containerStatuses=[waiting(reason)])).phase is ReplicaPhase.STARTING
 
 
+MEMORY = "; request more memory in engine.resources, or use nodes with more memory"
 SEE_LOG = "; change what it names in the spec, or see kubectl logs -n prod chat-h100-6d5f-x2x1 --previous"
 
 
@@ -135,7 +146,7 @@ def test_a_crash_carries_the_engines_last_words() -> None:
 def test_a_crash_without_words_carries_its_exit() -> None:
     status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=ended(137, reason="OOMKilled"))
     assert mapping.replica_from_pod(pod(containerStatuses=[status])).detail == (
-        f"back-off 5m0s (last exit: OOMKilled, code 137){SEE_LOG}"
+        f"back-off 5m0s (last exit: OOMKilled, code 137){MEMORY}"
     )
 
 
@@ -143,7 +154,7 @@ def test_who_is_killed_for_want_of_memory_does_not_say_so_himself() -> None:
     died = ended(137, "INFO: loading weights\n", reason="OOMKilled")
     status = waiting("CrashLoopBackOff", "back-off 5m0s", lastState=died)
     told = mapping.replica_from_pod(pod(containerStatuses=[status])).detail
-    assert told == f"INFO: loading weights (last exit: OOMKilled, code 137){SEE_LOG}"
+    assert told == f"INFO: loading weights (last exit: OOMKilled, code 137){MEMORY}"
 
 
 def test_a_crash_loop_is_failing_also_while_the_container_runs_again() -> None:
@@ -331,6 +342,9 @@ def test_the_queue_limit_is_known_only_where_the_operator_rendered_it(
     found["metadata"]["annotations"] = annotations
     found["spec"]["template"] = {"spec": {"containers": [{"name": "log"}, {"name": "vllm", "args": args}]}}
     assert mapping.placement_from_deployment(found).queue_limit == expected
+    for front_end, limit in (("python", expected), ("rust", None)):  # the latter knows no such limit
+        found["spec"]["template"]["metadata"] = {"labels": {"holdfast.dev/front-end": front_end}}
+        assert mapping.placement_from_deployment(found).queue_limit == limit
 
 
 def test_scaling_up_is_no_rollout() -> None:
@@ -505,6 +519,34 @@ def test_times_with_and_without_fractions_are_read() -> None:
             "the cached files.",
             "HubUnreachable",
             id="a network that may come back",
+        ),
+        pytest.param(
+            "holdfast launcher: adapter sql cannot be loaded: [Errno 2] No such file or directory: "
+            "'/adapters/adapters/sql/adapter_config.json'",
+            "AdapterNotFound",
+            id="an adapter that is not there",
+        ),
+        pytest.param(
+            "holdfast launcher: adapter sql cannot be loaded: its rank is 64, and --max-lora-rank is 16",
+            "AdapterNotFound",
+            id="an adapter of a higher rank",
+        ),
+        pytest.param(
+            "holdfast launcher: adapter sql cannot be loaded: RepositoryNotFoundError: 401 Client Error. (Request ID: "
+            "Root=1-6) Repository Not Found for url: https://huggingface.co/api/models/org/sql/revision/0.",
+            "AdapterNotFound",
+            id="an adapter that the hub does not have",
+        ),
+        pytest.param(
+            "holdfast launcher: adapter sql cannot be loaded: LocalEntryNotFoundError: Cannot find an appropriate "
+            "cached snapshot folder for the specified revision on the local disk",
+            "HubUnreachable",
+            id="an adapter of a hub that cannot be reached",
+        ),
+        pytest.param(
+            "ValueError: Loading lora sql failed: No adapter found for /adapters/adapters/sql",
+            "AdapterNotFound",
+            id="an adapter that vLLM does not find",
         ),
         pytest.param("CUDA out of memory", "CrashLoopBackOff", id="anything else keeps Kubernetes' own word"),
     ],

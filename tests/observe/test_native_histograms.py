@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from holdfast.domain.signals import AcceleratorTraffic, SignalState
-from holdfast.observe import history, traffic
-from holdfast.observe.histograms import Histogram, read_histogram, without_classic
-from holdfast.observe.history import HistoryLevel
-from holdfast.observe.queries import TPOT, TTFT
-from holdfast.observe.samples import QueryError, Sample, parse_matrix, parse_vector
-from holdfast.observe.slow_queries import SlowSignals, lengths, quantiles
-from holdfast.observe.trials import read_trials
+from holdfast.observe.series.histograms import Histogram, read_histogram, without_classic
+from holdfast.observe.series.promql import EngineSelector
+from holdfast.observe.series.queries import TPOT, TTFT
+from holdfast.observe.series.samples import QueryError, Sample, parse_matrix, parse_vector
+from holdfast.observe.signals import history, traffic
+from holdfast.observe.signals.history import HistoryLevel
+from holdfast.observe.signals.slow_queries import SlowSignals, lengths, quantiles
+from holdfast.observe.signals.trials import read_trials
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, request, row, sample
 
 TOLD: dict[str, Any] = {
@@ -132,7 +133,10 @@ def test_trials_and_history_read_native_histograms() -> None:
 
 
 def test_engines_with_both_kinds_are_counted_by_the_classic_one() -> None:
-    assert without_classic("x", 'a="b"', "45s") == 'increase(vllm:x{a="b"}[45s]) unless vllm:x_count{a="b"}'
+    assert (
+        without_classic(EngineSelector('a="b"'), "x", "45s")
+        == 'increase(vllm:x{a="b"}[45s]) unless vllm:x_count{a="b"}'
+    )
 
 
 def test_a_histogram_without_observations_has_no_buckets() -> None:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.signals import AcceleratorTraffic
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.combined_queries import SAMPLED_AT
-from holdfast.observe.poll_scheduler import MOST_ENGINES, MOST_PRESSING
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.queries import E2E, IN_FLIGHT, SUCCESS, TPOT, TTFT, Query
-from holdfast.observe.samples import QueryResult, Sample, Series
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.combined_queries import SAMPLED_AT
+from holdfast.observe.series.queries import E2E, IN_FLIGHT, SUCCESS, TPOT, TTFT, Query
+from holdfast.observe.series.samples import QueryResult, Sample, Series
+from holdfast.observe.signals.poll_scheduler import MOST_ENGINES, MOST_PRESSING
+from holdfast.observe.signals.prometheus import PrometheusSource
 from tests.observe.observe_builders import CHAT, LONG_AGO, NOW, SLO, WINDOW, ready, request, sample
 
 SCRAPE, LOOKBACK = 15.0, 300.0

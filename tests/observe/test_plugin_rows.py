@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe import traffic
-from holdfast.observe.samples import Sample
-from holdfast.observe.slow_queries import SlowSignals
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals import traffic
+from holdfast.observe.signals.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, WINDOW, answers, ready, request, sample
 
 ENGINE = sample(NOW - 3, pod="chat-0")
@@ -128,6 +128,66 @@ def test_late_ones_are_part_of_those_waiting() -> None:
     assert on_h100(seen(sample(5.0, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 5.0
     assert on_h100(seen(sample(9.0, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 8.0
     assert on_h100(seen(sample(math.nan, metric="requests_waiting_late"), gauges=waiting)).waiting_late == 0.0
+
+
+BATCH = [
+    sample(6.0, metric="batch_requests", state="running"),
+    sample(4.0, metric="batch_requests", state="waiting"),
+    sample(5.0, metric="batch_sums_total", term="started"),
+    sample(3.0, metric="batch_sums_total", term="done"),
+    sample(3000.0, metric="batch_sums_total", term="prompt_tokens"),
+    sample(900.0, metric="batch_sums_total", term="output_tokens"),
+    sample(5000.0, metric="batch_sums_total", term="started_prompt_tokens"),
+    sample(4500.0, metric="batch_sums_total", term="cached_prompt_tokens"),
+]
+VLLM = {
+    "gauges": [
+        sample(8.0, metric="num_requests_running"),
+        sample(5.0, metric="num_requests_waiting"),
+        sample(0.4, metric="kv_usage"),
+    ],
+    "requests": [
+        sample(10.0, metric="request_success_total", finished_reason="stop"),
+        sample(12.0, metric="time_to_first_token_seconds_count"),
+        sample(6200.0, metric="prompt_tokens_total"),
+        sample(4800.0, metric="prefix_cache_hits_total"),
+    ],
+    "tokens": [
+        sample(10.0, metric="request_prompt_tokens_count"),
+        sample(4000.0, metric="request_prompt_tokens_sum"),
+        sample(1600.0, metric="request_generation_tokens_sum"),
+    ],
+}
+
+
+def test_batch_requests_are_in_no_number_but_their_own() -> None:
+    found = on_h100(seen(COVERED, *COUNTS, *BATCH, **VLLM))
+    assert (found.running, found.waiting, found.finished, found.ttft_count) == (2.0, 1.0, 7.0, 7.0)
+    assert (found.length_samples, found.prompt_length_sum, found.output_length_sum) == (7.0, 1000.0, 700.0)
+    assert (found.prompt_tokens, found.cached_prompt_tokens) == (1200.0, 300.0)
+    assert (found.kv_usage, found.batch) == (pytest.approx(0.1), 18.0)
+    assert found.exact == on_h100(seen(COVERED, *COUNTS, **VLLM)).exact
+
+
+def test_of_a_plugin_that_does_not_tell_how_batch_began_no_prompt_tokens_are_believed() -> None:
+    older = [row for row in BATCH if row.label("term") not in ("started_prompt_tokens", "cached_prompt_tokens")]
+    assert on_h100(seen(COVERED, *COUNTS, *older, **VLLM)).prompt_tokens == 0.0
+    waiting = [row for row in older if row.label("state")]
+    assert on_h100(seen(COVERED, *COUNTS, *waiting, **VLLM)).prompt_tokens == 6200.0
+
+
+def test_batch_requests_that_vllm_has_not_counted_yet_make_no_number_negative() -> None:
+    found = on_h100(seen(COVERED, *COUNTS, *BATCH))
+    assert (found.running, found.waiting, found.finished, found.ttft_count, found.prompt_length_sum) == (0.0,) * 5
+    assert (found.prompt_tokens, found.cached_prompt_tokens) == (0.0, 0.0)
+    assert found.batch > 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -9.0])
+def test_a_number_of_batch_requests_that_makes_no_sense_changes_nothing(value: float) -> None:
+    plain = on_h100(seen(COVERED, *COUNTS, **VLLM))
+    rows = [sample(value, metric="batch_requests", state="running")]
+    assert on_h100(seen(COVERED, *COUNTS, *rows, **VLLM)) == plain
 
 
 def limit(pod: str, name: str, value: float) -> Sample:

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
-from holdfast.observe import combined_queries, queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.poll_scheduler import MOST_ENGINES, MOST_PRESSING, PollScheduler, Pulse, read_pulses
-from holdfast.observe.prometheus import MOST_QUERIES, PrometheusSource
-from holdfast.observe.samples import QueryResult
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import combined_queries, queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.promql import OURS
+from holdfast.observe.series.samples import QueryResult
+from holdfast.observe.signals.poll_scheduler import MOST_ENGINES, MOST_PRESSING, PollScheduler, Pulse, read_pulses
+from holdfast.observe.signals.prometheus import MOST_QUERIES, PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, FAST, NOW, WINDOW, ready, request, row, sample
 
@@ -151,6 +152,7 @@ BUNDLED = [
     sample(NOW, metric="sampled_at", pod="chat-0"),
     sample(2.0, metric="copies", pod="chat-0"),
     sample(1.0, metric="requests_waiting_late"),
+    sample(1.0, metric="batch_requests", state="running"),
 ]
 
 
@@ -163,7 +165,7 @@ def test_rows_of_queries_that_were_asked_as_one_are_told_apart() -> None:
         "gauges": [],
         "engines": ["sampled_at"],
         "anomalies": ["copies"],
-        "plugins": ["requests_waiting_late"],
+        "plugins": ["requests_waiting_late", "batch_requests"],
     }
     assert [answer.warnings for answer in found.values() if answer.warnings] == [("store-3 is down",)]
 
@@ -227,7 +229,7 @@ class Store(FakePrometheus):
         return {"metric": labels, "value": [NOW, str(value)]}
 
     def named(self, promql: str) -> set[str]:
-        if queries.OURS in promql:
+        if OURS in promql:
             return set(self.started)
         return {name for name in self.started if f"{name}|" in promql or f'{name}"' in promql}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.domain.service import ServiceKey, key_of
-from holdfast.observe import queries
-from holdfast.observe.samples import Sample, service_key
+from holdfast.observe.series import queries
+from holdfast.observe.series.samples import Sample, service_key
 
 CHAT = ServiceKey("prod", "chat")
 PREFILL = ServiceKey("prod", "chat", "prefill")
@@ -27,6 +27,6 @@ def test_the_pool_that_answers_is_the_service_and_comes_before_its_others() -> N
 
 
 def test_a_query_about_a_service_asks_for_no_series_of_its_other_pool() -> None:
-    query = queries.Query("waiting", f"sum(vllm:num_requests_waiting{{{queries.OURS}}})")
+    query = queries.Query("waiting", lambda engines: engines.read("vllm:num_requests_waiting"))
     assert 'holdfast_service=~"chat"' in queries.narrowed(query, [CHAT]).promql
     assert 'holdfast_service=~"chat\\\\.prefill"' in queries.narrowed(query, [PREFILL]).promql

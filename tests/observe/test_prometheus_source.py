@@ -25,11 +25,11 @@ from cryptography.x509.oid import NameOID
 from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, SignalState, Traffic
-from holdfast.observe import queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.samples import QueryError
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series import queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.samples import QueryError
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import ALL_IN_ONE, CHAT, IN_TWO, NOW, SLO, known_queries, ready, request, row
 

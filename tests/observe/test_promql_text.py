@@ -6,13 +6,14 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.domain.service import ServiceKey
-from holdfast.observe import histogram_edges, queries
-from holdfast.observe.promql import any_edge
-from holdfast.observe.queries import OURS, Edges
+from holdfast.observe.adoption.adopted_metrics import targets
+from holdfast.observe.series import histogram_edges, queries
+from holdfast.observe.series.promql import OURS, EngineSelector, any_edge
+from holdfast.observe.series.queries import Edges
 from tests.observe.observe_builders import SLO, WINDOW
 
 
@@ -45,11 +46,12 @@ def test_each_service_is_asked_for_its_own_edges_where_few_sets_of_them_do_for_a
     other_window = dataclasses.replace(SLO, window_seconds=60.0)
     tiers = histogram_edges.tiers([("a", strict), ("b", lax), ("c", other_window)])
     assert [tier.names for tier in tiers] == [("a", "c"), ("b",)]
-    asked = queries.fast_queries(WINDOW, histogram_edges.around([strict, lax]), tiers)[2].promql
+    query = queries.fast_queries(WINDOW, histogram_edges.around([strict, lax]), tiers)[2]
+    asked = query.promql
     first, second = (asked[asked.index(f'holdfast_service=~"{names}"') :] for names in ("a|c", "b"))
     assert any_edge(tiers[0].edges.ttft) in first[:200]
     assert any_edge(tiers[1].edges.ttft) in second[:200]
-    assert queries.narrowed(queries.Query("edges", asked), [ServiceKey("prod", "z")]).promql == asked
+    assert queries.narrowed(query, [ServiceKey("prod", "z")]).promql == asked
 
 
 def test_a_name_that_stands_for_two_services_is_asked_for_the_edges_of_both() -> None:
@@ -76,8 +78,7 @@ def test_where_objectives_are_many_all_are_asked_for_all_edges(most: int) -> Non
 
 
 def test_plain_names_are_looked_up_without_a_regular_expression() -> None:
-    query = queries.narrowed(queries.Query("q", OURS), [ServiceKey("prod", "my-chat-1"), ServiceKey("prod", "b.c")])
-    assert query.promql == 'holdfast_service=~"b\\\\.c|my-chat-1"'
+    assert EngineSelector().of(["my-chat-1", "b.c"]).matchers == 'holdfast_service=~"b\\\\.c|my-chat-1"'
 
 
 def test_every_query_selects_only_series_that_carry_our_label() -> None:
@@ -102,3 +103,13 @@ def test_names_stay_inside_their_quotes(name: str) -> None:
     promql = queries.running_by_pod_query([ServiceKey(name, "chat")]).promql
     quoted = promql.replace("\\\\", "").replace('\\"', "")
     assert quoted.count('"') % 2 == 0
+
+
+@given(st.text("ab.-", min_size=1, max_size=20))
+@example("dep.v2")
+def test_no_name_of_a_target_is_an_escape_that_prometheus_refuses(name: str) -> None:
+    """Only a backslash and a quote may follow a backslash here; others, such as a dot, fail the whole query."""
+    asked = (*queries.fast_queries(WINDOW, Edges(ttft=(0.5,))), *queries.slow_queries())
+    for query in asked:
+        written = dataclasses.replace(query, engines=targets([ServiceKey("prod", name)])).promql
+        assert not re.search(r'\\(?!["\\])', written.replace("\\\\", ""))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.observe.vllm_container import vllm_containers
+from holdfast.observe.objects.vllm_container import vllm_containers
 
 MODEL = "Qwen/Qwen3-8B"
 MANIFESTS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.snapshot import Recalled
-from holdfast.observe.recall import recalled
+from holdfast.observe.objects.recall import recalled
 
 STATUS: dict[str, Any] = {
     "observedGeneration": 4,

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import History, MissingHistory, RateSample
-from holdfast.observe.restore import HistoryRestore, Restored
-from holdfast.observe.samples import QueryError
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series.samples import QueryError
+from holdfast.observe.signals.restore import HistoryRestore, Restored
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.fakes import FakeHistoryStore, ManualClock
 from tests.observe.observe_builders import NOW, SLO, request
 
@@ -167,6 +167,15 @@ async def test_under_another_slo_other_requests_were_good() -> None:
     await rig.look([edited])
     assert [bool((await rig.look([edited])).found) for _ in range(3)] == [False, True, False]
     assert len(rig.store.reads) == 2
+
+
+async def test_a_class_more_or_another_name_of_one_reads_no_history_again() -> None:
+    rig, (chat,) = a_rig(answers=False), services(1)
+    await rig.look([chat])
+    rig.store.answers.set()
+    for names in (("premium",), ("gold",), ()):
+        await rig.look([dataclasses.replace(chat, slo=dataclasses.replace(SLO, classes=names))])
+    assert len(rig.store.reads) == 1
 
 
 async def test_nothing_is_read_while_not_even_live_queries_are_answered() -> None:

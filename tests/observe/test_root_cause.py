@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.observe.failure_words import MOST_WORDS, explained, told
-from holdfast.observe.root_cause import MOST_CHARACTERS, root_cause
+from holdfast.observe.objects.failure_words import MOST_WORDS, explained, told
+from holdfast.observe.objects.root_cause import MOST_CHARACTERS, root_cause
 from tests.observe.engine_logs import DIRECT, MEANWHILE, POINTERS, STYLES, WORKER_POINTERS, prefixed, traceback
 
 POD = {"name": "chat-h100-abc", "namespace": "prod"}
@@ -122,8 +122,8 @@ def test_warnings_are_no_cause_nor_is_how_a_process_is_told_to_end() -> None:
 
 
 def test_without_an_exception_the_end_of_the_log_is_shown_as_ever() -> None:
-    words = "usage: vllm serve\n" * 100 + "vllm serve: error: unrecognized arguments: --odd"
-    assert "vllm serve: error: unrecognized arguments: --odd; change what it names" in ready(words)
+    words = "usage: vllm serve\n" * 100 + "vllm serve: error: argument --odd: expected one argument"
+    assert "vllm serve: error: argument --odd: expected one argument; change what it names" in ready(words)
 
 
 def test_colors_and_a_prefix_of_ones_own_hide_no_process() -> None:

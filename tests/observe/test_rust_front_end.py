@@ -9,9 +9,9 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from holdfast.domain.service import Slo
-from holdfast.observe import queries
-from holdfast.observe.needed_series import NEEDED, missing
-from holdfast.observe.queries import Edges, window
+from holdfast.observe.series import queries
+from holdfast.observe.series.needed_series import NEEDED, missing
+from holdfast.observe.series.queries import Edges, window
 
 PAGE = (Path(__file__).parents[1] / "data" / "vllm-rs-0.32.0.prom").read_text()
 SAMPLES = {sample.name for family in text_string_to_metric_families(PAGE) for sample in family.samples}

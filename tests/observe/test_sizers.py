@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.observe.adoption import TargetState, adopted
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.sizers import aim_of, owner_of
+from holdfast.observe.adoption.adoption import TargetState, adopted
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.objects.sizers import aim_of, owner_of
 from tests.observe.foreign import deployment, owned, service
 
 DEPLOYMENT = {"kind": "Deployment", "name": "web"}

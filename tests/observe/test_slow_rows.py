@@ -7,11 +7,12 @@ import math
 import pytest
 
 from holdfast.domain.signals import Traffic
-from holdfast.observe import queries, traffic
-from holdfast.observe.histogram_edges import around
-from holdfast.observe.queries import TPOT, TPOT_BEFORE_0_11, TTFT
-from holdfast.observe.samples import Sample
-from holdfast.observe.slow_queries import SlowSignals
+from holdfast.observe.series import queries
+from holdfast.observe.series.histogram_edges import around
+from holdfast.observe.series.queries import TPOT, TPOT_BEFORE_0_11, TTFT
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals import traffic
+from holdfast.observe.signals.slow_queries import SlowSignals
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, answers, ready, request, sample
 
 FOUR = [f"chat-{index}" for index in range(4)]

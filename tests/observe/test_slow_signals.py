@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.engine import StepSums
-from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe import slow_queries
-from holdfast.observe.samples import Sample
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import Concurrency, LatencyQuantiles
+from holdfast.observe.adoption.adopted_metrics import targets
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals import slow_queries
 from tests.observe.observe_builders import CHAT, NOW, sample
 
 
@@ -47,6 +49,25 @@ def test_lengths_of_nobody_and_nonsense_are_left_out() -> None:
     assert slow_queries.lengths([sample(1.0, le="wide"), sample(3.0, le="+Inf")]) == {}
 
 
+def test_concurrency_is_read_by_quantile_and_what_is_no_number_is_unknown() -> None:
+    rows = [sample(3.0, metric="p50"), sample(8.5, metric="p90"), sample(math.nan, metric="p99")]
+    assert slow_queries.concurrency(rows)[CHAT] == Concurrency(3.0, 8.5, None)
+    assert slow_queries.concurrency([]) == {}
+    for nonsense in (math.nan, math.inf, -1.0):
+        assert slow_queries.concurrency([sample(nonsense, metric="p50")]) == {}
+    kept = cache()
+    kept.store("concurrency", rows, NOW)
+    assert kept.signals(NOW + 300).concurrency[CHAT].p50 == 3.0
+    assert kept.signals(NOW + 301).concurrency == {}, "an old answer is none"
+
+
+def test_concurrency_counts_what_runs_and_what_waits_and_is_asked_of_targets_too() -> None:
+    (query,) = (each for each in slow_queries.ALL if each.name == "concurrency")
+    assert query.promql.count("vllm:num_requests_running") == query.promql.count("vllm:num_requests_waiting") == 3
+    theirs = targets([ServiceKey("prod", "vllm")])
+    assert query.write(theirs).count("label_replace") == 3 + 6
+
+
 def cache() -> slow_queries.SlowCache:
     return slow_queries.SlowCache(tuple(query.name for query in slow_queries.ALL), 60.0, 300.0)
 
@@ -55,7 +76,7 @@ def test_at_first_all_are_asked_and_then_one_at_a_time_each_once_a_minute() -> N
     turns = cache()
     assert len(turns.due(NOW)) == 4
     assert [name for name, _ in turns.due(NOW)] == ["steps", "ahead", "e2e_buckets", "facts"]
-    assert [name for name, _ in turns.due(NOW)] == ["series"]
+    assert [name for name, _ in turns.due(NOW)] == ["concurrency", "series"]
     asked = {tick: turns.due(NOW + tick) for tick in range(5, 605, 5)}
     assert max(map(len, asked.values())) == 1
     assert 9 <= sum(map(len, asked.values())) / len(slow_queries.ALL) <= 10
@@ -65,7 +86,7 @@ def test_who_may_ask_only_one_at_a_time_lets_each_have_its_turn() -> None:
     turns = cache()
     asked = [turns.due(NOW + 5 * tick, parts=3, most=1) for tick in range(60)]
     assert max(map(len, asked)) == 1
-    assert len({turn for some in asked[:30] for turn in map(str, some)}) == 3 * len(slow_queries.ALL)
+    assert len({turn for some in asked[:33] for turn in map(str, some)}) == 3 * len(slow_queries.ALL)
     assert turns.due(NOW + 1e6, parts=3, most=-2) == ()
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.api.llmservice import LLMService
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.taints import Toleration
-from holdfast.observe.spec import to_spec
+from holdfast.observe.objects.spec import to_spec
 
 SMALLEST: dict[str, Any] = {
     "metadata": {"name": "chat", "namespace": "prod", "uid": "u", "generation": 4},

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
-from holdfast.observe.token_probe import Answer, Engines, TokenProbe
+from holdfast.observe.endpoints.token_probe import Answer, Engines, TokenProbe
 from tests.builders import traffic
 from tests.observe.observe_builders import CHAT
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, LatencyQuantiles, SignalState, Traffic
-from holdfast.observe import traffic
-from holdfast.observe.needed_series import Stored, stored_series
-from holdfast.observe.newcomers import newcomer_query
-from holdfast.observe.queries import Edges
-from holdfast.observe.samples import QueryResult, Sample
-from holdfast.observe.slow_queries import SlowSignals
-from holdfast.observe.traffic import TrafficRequest
+from holdfast.observe.series.needed_series import Stored, stored_series
+from holdfast.observe.series.newcomers import newcomer_query
+from holdfast.observe.series.queries import Edges
+from holdfast.observe.series.samples import QueryResult, Sample
+from holdfast.observe.signals import traffic
+from holdfast.observe.signals.slow_queries import SlowSignals
+from holdfast.observe.signals.traffic import TrafficRequest
 from tests.observe.observe_builders import CHAT, FAST, NOW, SLO, WINDOW, answers, ready, request, sample
 
 ENGINE = sample(NOW - 3, pod="chat-0")
@@ -240,12 +240,16 @@ labels = st.fixed_dictionaries(
                 "requests_arrived_total",
                 "requests_bad_total",
                 "requests_waiting_late",
+                "batch_requests",
+                "batch_sums_total",
                 "covered",
                 "limit",
                 "mode",
                 "?",
             ]
         ),
+        "state": st.sampled_from(["running", "waiting", "?"]),
+        "term": st.sampled_from(["started", "done", "started_prompt_tokens", "cached_prompt_tokens", "?"]),
         "cause": st.sampled_from(["ttft", "rejected", "?"]),
         "name": st.sampled_from(["version", "tokens_per_step", "?"]),
         "mode": st.sampled_from(["off", "waiting", "?"]),

@@ -9,11 +9,12 @@ import pytest
 
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import RevisionTraffic
-from holdfast.observe import histogram_edges, queries
-from holdfast.observe.client import PrometheusAddress
-from holdfast.observe.prometheus import PrometheusSource
-from holdfast.observe.samples import Sample
-from holdfast.observe.trials import read_trials
+from holdfast.observe.series import histogram_edges, queries
+from holdfast.observe.series.client import PrometheusAddress
+from holdfast.observe.series.promql import OURS
+from holdfast.observe.series.samples import Sample
+from holdfast.observe.signals.prometheus import PrometheusSource
+from holdfast.observe.signals.trials import read_trials
 from tests.fakes import FakePrometheus
 from tests.observe.observe_builders import CHAT, NOW, SLO, WINDOW, known_queries, ready, request, row, sample
 
@@ -62,7 +63,7 @@ def test_series_without_a_revision_or_of_other_services_say_nothing() -> None:
 
 async def test_only_services_on_trial_are_asked_about_by_revision() -> None:
     query = queries.trial_query(WINDOW, histogram_edges.around([SLO]), [CHAT])
-    assert queries.OURS not in query.promql
+    assert OURS not in query.promql
     async with FakePrometheus(known_queries() | {query.promql: "trials"}) as fake:
         fake.rows["engines"] = [row(NOW - 3, pod="chat-0")]
         fake.rows["trials"] = [

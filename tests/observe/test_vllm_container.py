@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.observe.vllm_container import VllmContainer, engine_url, vllm_containers
-from holdfast.render.names import CONTAINER
+from holdfast.observe.objects.vllm_container import VllmContainer, engine_url, vllm_containers
+from holdfast.rendered.names import CONTAINER
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 MODEL = "Qwen/Qwen3-8B"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.observe import mapping
-from holdfast.observe.failure_words import explained, told
+from holdfast.observe.objects import mapping
+from holdfast.observe.objects.failure_words import explained, told
 from tests.observe.engine_logs import DIRECT, POINTERS, prefixed, traceback
 
 TRUST, AGAIN, OFFLINE = "SSL_CERT_FILE", "starts again by itself", "let pods reach the hub"

@@ -19,8 +19,8 @@ from holdfast.domain.decision import (
     SloView,
 )
 from holdfast.domain.service import ServiceKey
-from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe.cluster import ServiceParts
+from holdfast.domain.signals import Concurrency, LatencyQuantiles
+from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.page.board import Board
 from tests.control.parts import decision, llmservice, parts
 
@@ -35,6 +35,7 @@ SLO = SloView(
     ttft=LatencyQuantiles(0.21, 0.48, 0.93),
     tpot=LatencyQuantiles(0.021, 0.034, 0.047),
     e2e=LatencyQuantiles(4.2, 9.1, 14.0),
+    concurrency=Concurrency(3.0, 7.0, 12.5),
     bad=BadByCause(0.3, 0.1, None, 0.0, 0.1),
 )
 BEHIND = Explanation(

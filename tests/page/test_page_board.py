@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from holdfast.domain.decision import Action
-from holdfast.observe.cluster import Invalid
+from holdfast.domain.service import ServiceKey
+from holdfast.observe.objects.cluster import Invalid
 from holdfast.page.board import MOST_CHANGES, Board, JsonResponse
 from holdfast.page.history import SPAN_SECONDS
 from tests.page.scenes import NOW, board, fleet, scene
@@ -55,6 +56,26 @@ async def test_history_begins_with_the_first_tick() -> None:
     found = read(shown.service(scene()[0].spec.key))
     assert found["history_since"] == NOW
     assert found["series"]["arrival_rps"][-3:] == [None, 26.0, 26.0]
+
+
+async def test_what_is_recalled_makes_the_history_longer_than_the_lead() -> None:
+    shown, key = board(scene()), scene()[0].spec.key
+    shown.recall(key, NOW - 10 * SPAN_SECONDS, {"arrival_rps": 7.0})
+    shown.recall(ServiceKey("prod", "nobody"), NOW - 20 * SPAN_SECONDS, {"arrival_rps": 7.0})
+    shown.pictured(fleet(scene()), (), NOW + SPAN_SECONDS)
+    found = read(shown.service(key))
+    assert (found["history_since"], found["leads_since"]) == (NOW - 10 * SPAN_SECONDS, NOW)
+    assert found["series"]["arrival_rps"][-12] == 7.0
+
+
+async def test_an_api_server_that_does_not_answer_is_told_with_the_next_tick() -> None:
+    outage = ["no route to host"]
+    shown = Board(lambda: outage[0])
+    shown.pictured(fleet(scene()), (), NOW)
+    assert [each["message"] for each in read(await shown.fleet())["outages"]] == ["no route to host"]
+    outage[0] = ""
+    shown.pictured(fleet(scene()), (), NOW + 5.0)
+    assert read(shown.service(scene()[0].spec.key))["outages"] == []
 
 
 async def test_what_is_gone_is_forgotten() -> None:

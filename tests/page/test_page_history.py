@@ -78,6 +78,17 @@ def test_absurd_figures_are_gaps_or_bounded(value: float, shown: float | None) -
     assert arrivals(track)[-1] == shown
 
 
+def test_what_is_recalled_fills_gaps_before_the_newest_tick_only() -> None:
+    track = Track()
+    assert not track.recall(NOW, {"arrival_rps": 1.0}), "no tick yet: nothing says what now is"
+    track.record(NOW - 2 * SPAN_SECONDS, {"arrival_rps": 3.0})
+    track.record(NOW, {"arrival_rps": 4.0})
+    steps = (-POINTS, -3, -2, -1, 0, 1)
+    kept = [step for step in steps if track.recall(NOW + step * SPAN_SECONDS, {"arrival_rps": 9.0})]
+    assert kept == [-3, -1]
+    assert arrivals(track)[-5:] == [None, 9.0, 3.0, 9.0, 4.0]
+
+
 @given(st.lists(st.integers(0, 3 * POINTS), min_size=1, max_size=20))
 def test_only_spans_that_a_tick_fell_into_show_anything(steps: list[int]) -> None:
     track, spans = Track(), sorted(steps)

@@ -7,11 +7,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.decision import Action, BadByCause, Explanation, SloView
-from holdfast.observe.cluster import Invalid
+from holdfast.api.conditions import Condition, ConditionType
+from holdfast.api.reasons import Reason
+from holdfast.api.status import BatchingStatus
+from holdfast.control.status.report import status_of
+from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.decision import Action, BadByCause, ConditionValue, Explanation, SloView
+from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import Concurrency
+from holdfast.observe.objects.cluster import Invalid
 from holdfast.page import model
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Track
 from holdfast.page.whatif import what_if
@@ -30,7 +37,25 @@ def told(scene: Scene, changes: tuple[model.Change, ...] = ()) -> dict[str, Any]
     part, made = scene
     track = Track()
     track.record(NOW, model.figures(part, made))
-    return model.service(part, made, track.until(NOW), changes, NOW, NOW - 60.0)
+    return model.service(part, made, track.until(NOW), changes, model.Moment(NOW, NOW - 60.0, NOW - 60.0))
+
+
+def test_what_was_used_adds_up_over_the_known_spans_and_names_the_command() -> None:
+    track = np.full((len(COLUMNS), POINTS), np.nan, np.float16)
+    track[COLUMNS.index("ready_replicas"), -120:] = 3.0
+    assert model._used(ServiceKey("prod", "chat"), track) == {
+        "hours": 1.0,
+        "ready_replica_hours": 3.0,
+        "dollars": None,
+        "savings_command": "holdfast savings prod/chat --since 1d --prometheus-url URL",
+    }
+    track[COLUMNS.index("dollars_per_hour"), -120:] = 9.0
+    assert model._used(ServiceKey("prod", "chat"), track)["dollars"] == 9.0
+    track[COLUMNS.index("dollars_per_hour"), -1] = np.nan
+    assert model._used(ServiceKey("prod", "chat"), track)["dollars"] is None
+    track[:] = np.nan
+    nothing = model._used(ServiceKey("prod", "chat"), track)
+    assert (nothing["hours"], nothing["dollars"]) == (0.0, None)
 
 
 def test_the_worst_services_come_first() -> None:
@@ -42,7 +67,7 @@ def test_the_worst_services_come_first() -> None:
         scene("new", met=None, slo=SloView()),
     ]
     bad = Invalid(scenes[0][0].spec.key._replace(name="broken"), 1, "spec.model.uri: no such scheme")
-    rows = model.fleet(fleet(*scenes), (bad,), {}, NOW, NOW)["services"]
+    rows = model.fleet(fleet(*scenes), (bad,), {}, model.Moment(NOW, NOW, NOW))["services"]
     assert [row["name"] for row in rows] == ["broken", "missed", "new", "burning", "held"]
 
 
@@ -52,7 +77,7 @@ def test_a_sparkline_shows_the_worst_of_every_two_minutes() -> None:
     for step, missed in enumerate((0.01, 0.05, 0.02, 0.0)):
         track.record(NOW + (step - 3) * SPAN_SECONDS, {"missed_share": missed})
     missed = track.until(NOW)[COLUMNS.index("missed_share")]
-    row = model.fleet(fleet((part, made)), (), {part.spec.key: missed}, NOW, NOW)["services"][0]
+    row = model.fleet(fleet((part, made)), (), {part.spec.key: missed}, model.Moment(NOW, NOW, NOW))["services"][0]
     assert len(row["spark"]) == POINTS // model.SPARK_SPANS
     assert row["spark"][-2:] == [None, pytest.approx(95.0, abs=0.01)]
 
@@ -111,6 +136,13 @@ def test_end_to_end_percentiles_and_their_objective_are_told() -> None:
     assert shown == pytest.approx([4.2, 9.1, 14.0], rel=1e-3)
 
 
+def test_how_many_requests_are_held_at_once_is_told_and_null_where_no_engine_reports_them() -> None:
+    assert told(scene())["concurrency"] == {"p50": 3.0, "p90": 7.0, "p99": 12.5}
+    for unknown in (Concurrency(), Concurrency(math.nan, math.inf, None)):
+        found = told(scene(slo=replace(SLO, concurrency=unknown)))
+        assert found["concurrency"] == {"p50": None, "p90": None, "p99": None}
+
+
 def test_bad_requests_are_told_by_cause_and_what_no_objective_names_is_not_zero() -> None:
     found = told(scene())
     shown = {cause: found["series"][f"bad_{cause}_rps"][-1] for cause in CAUSES}
@@ -127,7 +159,7 @@ def test_where_causes_come_from_is_told_also_that_they_are_not_known(bad: BadByC
 
 
 def test_the_list_of_all_services_leaves_out_what_stands_on_the_page_of_one() -> None:
-    (row,) = model.fleet(fleet(scene()), (), {}, NOW, NOW)["services"]
+    (row,) = model.fleet(fleet(scene()), (), {}, model.Moment(NOW, NOW, NOW))["services"]
     assert {"arrival_rps", "good_rps", "budget_remaining", "ready_replicas", "dollars_per_hour"} <= row.keys()
     assert not [name for name in row if name.startswith(("ttft_", "tpot_", "e2e_", "bad_"))]
 
@@ -147,3 +179,95 @@ def test_no_size_is_negative_and_none_carries_nothing() -> None:
     none = replace(made, verdict=replace(made.verdict, targets=()))
     sizes = what_if(part.spec, none)
     assert [(size["replicas"], size["load_share"]) for size in sizes][:2] == [(0, None), (1, pytest.approx(29.0 / 8.9))]
+
+
+MISSING = ConditionValue(ConditionType.READY, False, Reason.IMAGE_PULL_FAILING, 'pulling image "x:1": not found')
+
+
+def unready(*more: ConditionValue) -> Scene:
+    """A service whose image is missing: of its SLO nothing is known, and its size is held."""
+    part, made = scene(met=None, slo=SloView())
+    held = ConditionValue(ConditionType.SCALING_ACTIVE, False, Reason.METRICS_HOLD, "metrics are missing")
+    slo = next(each for each in made.conditions if each.type == ConditionType.SLO_MET)
+    return part, replace(made, conditions=(held, slo, MISSING, *more))
+
+
+def published(scene: Scene, *conditions: Condition) -> Scene:
+    """The scene as the watch shows it with a written status."""
+    part, made = scene
+    status = {"conditions": [each.to_dict() for each in conditions]}
+    return replace(part, service=part.service.model_copy(update={"status": status})), made
+
+
+def row_of(scene: Scene) -> dict[str, Any]:
+    found: dict[str, Any] = model.fleet(fleet(scene), (), {}, model.Moment(NOW, NOW, NOW))["services"][0]
+    return found
+
+
+def test_list_and_page_name_the_reason_that_kubectl_names() -> None:
+    row, page = row_of(unready()), told(unready())
+    for shown in (row, page):
+        assert (shown["state"], shown["reason"], shown["message"]) == ("unready", "ImagePullFailing", MISSING.message)
+    part, made = unready()
+    whole = status_of(part, made, BatchingStatus(), {}, NOW)
+    assert row["reason"] == whole["reason"]
+    assert [each["reason"] for each in page["conditions"]][:2] == ["ImagePullFailing", "MetricsHold"]
+
+
+def test_a_condition_says_for_how_long_and_all_that_is_published_of_it() -> None:
+    remedied = Condition(
+        "Ready", "False", "ImagePullFailing", "not found; correct engine.image", 1, "2027-01-15T07:41:00Z"
+    )
+    fast = Condition("FastLoopActive", "False", "PluginOff", "the plugin is off", 1, "2027-01-15T07:00:00Z")
+    page = told(published(unready(), remedied, fast))
+    assert (page["message"], page["since"]) == (remedied.message, remedied.last_transition_time)
+    assert "PluginOff" in [each["reason"] for each in page["conditions"] if each["wrong"]]
+
+
+def test_a_condition_that_changed_since_it_was_published_is_shown_as_decided() -> None:
+    stale = Condition("Ready", "True", "Serving", "2 of 2 replicas are ready", 1, "2027-01-15T07:41:00Z")
+    edited = Condition("Ready", "False", "ImagePullFailing", "of the spec before", 0, "2027-01-15T07:41:00Z")
+    for before in (stale, edited):
+        assert row_of(published(unready(), before))["message"] == MISSING.message
+
+
+def test_a_status_that_somebody_else_wrote_breaks_no_page() -> None:
+    part, made = scene(met=None)
+    odd = Condition("SLOMet", "Maybe", "<b>", "x", 1, "yesterday"), Condition("FastLoopActive", "?", "", "", 1, "")
+    pending = published((part, replace(made, slo=replace(made.slo, pending=True))), *odd)
+    assert row_of(pending)["state"] == "unknown"
+    assert told(pending)["since"]
+
+
+def test_engines_of_somebody_else_without_the_plugin_are_not_wrong() -> None:
+    other = ConditionValue(ConditionType.FAST_LOOP_ACTIVE, False, Reason.NOT_OUR_ENGINES, "no plugin")
+    assert "NotOurEngines" not in [each["reason"] for each in told(unready(other))["conditions"] if each["wrong"]]
+
+
+def test_replicas_that_are_not_ready_are_told_in_words() -> None:
+    part, made = scene(starting=2)
+    failing = Replica("broken", "h100", ReplicaPhase.FAILING, created_at=0.0)
+    assert row_of((replace(part, replicas=(*part.replicas, failing)), made))["others"] == {"failing": 1, "starting": 2}
+    assert row_of(scene())["others"] == {}
+
+
+def test_nothing_is_said_of_what_answers() -> None:
+    found = model.fleet(fleet(scene()), (), {}, model.Moment(NOW, NOW, NOW))
+    assert found["outages"] == told(scene())["outages"] == []
+
+
+def test_prometheus_and_api_server_that_do_not_answer_are_named_with_what_that_means() -> None:
+    gone = ConditionValue(
+        ConditionType.METRICS_AVAILABLE, False, Reason.PROMETHEUS_UNREACHABLE, "http://prometheus:9090 did not answer"
+    )
+    part, made = scene()
+    cut_off = part, replace(made, conditions=(*made.conditions, gone))
+    moment = model.Moment(NOW, NOW, NOW, "https://10.0.0.1:443 does not answer GET /apis: no answer within 10 s")
+    found = model.fleet(fleet(cut_off, scene("other")), (), {}, moment)["outages"]
+    assert [each["what"] for each in found] == [
+        "The API server does not answer",
+        "Prometheus does not answer for 1 of 2 services",
+    ]
+    assert "10.0.0.1:443" in found[0]["message"]
+    assert found[1]["message"] == gone.message
+    assert "no size is lowered" in found[1]["effect"]

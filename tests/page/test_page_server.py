@@ -91,6 +91,14 @@ async def test_a_replica_that_does_not_lead_says_so() -> None:
         assert "does not lead" in (await answer.json())["message"]
 
 
+async def test_without_the_api_server_nobody_leads_and_the_page_says_why() -> None:
+    outage = "https://10.0.0.1:443 does not answer GET /apis: Connection refused"
+    async with client(Board(lambda: outage)) as page:
+        for path in ("/api/services", "/api/services/prod/chat"):
+            told = (await (await page.get(path)).json())["message"]
+            assert told.startswith(f"The API server does not answer: {outage}. Engines keep running.")
+
+
 async def test_who_does_not_read_is_cut_off() -> None:
     """Else every tick that he asked for stays in memory."""
     refused = refusals.counter(CollectorRegistry(), "holdfast")
@@ -116,7 +124,7 @@ async def test_a_service_that_nobody_knows_is_named() -> None:
 
 async def test_what_users_write_is_sent_as_data_only() -> None:
     nasty = "<img src=x onerror=alert(1)></script>\u2028\ud800"
-    async with client(board(scene(message=nasty))) as page:
+    async with client(board(scene(met=False, message=nasty))) as page:
         answer = await page.get("/api/services")
         assert answer.content_type == "application/json"
         assert (await answer.json())["services"][0]["message"].startswith("<img src=x onerror=alert(1)></script>")

@@ -15,7 +15,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.parsing import InvalidObject
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.signals import SignalState
-from holdfast.observe.spec import to_spec
+from holdfast.observe.objects.spec import to_spec
 from holdfast.policy.placement.on_demand_pair import twins
 from tests.api.refusals import MINIMAL
 from tests.builders import ServiceBuilder

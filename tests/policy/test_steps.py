@@ -38,9 +38,8 @@ def counted() -> Iterator[Counter[tuple[str, str]]]:
 
 
 def name_of(first: Any) -> str:
-    """The service that a step is asked about: its snapshot, what was learned of it, or its proposal."""
-    learned = getattr(first, "learning", first)
-    shown = getattr(learned, "observed", learned)
+    """The service that a step is asked about: its snapshot, its state, or its plan."""
+    shown = first.view.state if isinstance(first, steps.ServicePlan) else first
     return str(getattr(shown, "service", shown).spec.key.name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from holdfast.domain.cluster import Placement, QueueLimit
@@ -12,17 +12,21 @@ from holdfast.domain.node_inventory import Room
 from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
+from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.estimate.demand import Peaks
-from holdfast.policy.estimate.flapping import Flapping
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
-from holdfast.policy.estimate.slo_budget import SloState
-from holdfast.policy.health.replicas import Group
-from holdfast.policy.memory import Demand, Supply
+from holdfast.policy.estimate.scale_to_zero import Slumber
+from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS
+from holdfast.policy.estimate.slo_budget import Budget, SloState
+from holdfast.policy.health.replicas import Group, group_on
+from holdfast.policy.memory import Demand, ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice
 from holdfast.policy.placement.options import Option
+from holdfast.policy.sizing.minimum import minimum_of
 from holdfast.policy.sizing.proposal import Sizes
-from holdfast.policy.view import View
+from holdfast.policy.sizing.replacement import replacement_of
+from holdfast.policy.view import Load, Selection, ServiceState, View
 from tests.builders import NOW, ServiceView, accelerator, replicas, service, traffic
 
 CHAT = service().with_replicas_between(2, 10)
@@ -36,28 +40,52 @@ def view(**changes: Any) -> View:
     chosen = Option(belief, 0, 1, 10, Room(0, frozenset(), 0), None)
     group = changes.pop("group", Group("h100", size=4, exists=True, ready=replicas(4)))
     builder = changes.pop("of", CHAT)
-    calm = View(
-        service=ServiceView(builder, traffic(5.0), group.ready).snapshot(),
-        now=NOW,
-        seen=judge(traffic(5.0)),
-        groups=(group,),
-        group=group,
-        others=(),
-        starting=bool(group.starting),
-        demand=Demand(),
-        supply=Supply(lead_seconds=45.0),
-        peaks=Peaks(((NOW, 5.0),), NOW - 3600.0),
-        choice=Choice("h100"),
-        flapping=Flapping(),
-        slo=SloState(0.999, 0.9, False, False, 1000.0),
-        forecast=Forecast(5.0, 5.0, 5.0, 0.9, 45.0),
-        backlog_requests=0.0,
-        demand_rps=5.0,
-        hold_seconds=75.0,
-        considered=(chosen,),
-        chosen=chosen,
-    )
-    return replace(calm, **changes)
+    calm = {
+        "service": ServiceView(builder, traffic(5.0), group.ready).snapshot(),
+        "known": ServiceMemory(),
+        "now": NOW,
+        "seen": judge(traffic(5.0)),
+        "groups": (group,),
+        "starting": bool(group.starting),
+        "demand": Demand(),
+        "supply": Supply(lead_seconds=45.0),
+        "slo": SloState(0.999, 0.9, False, False, 1000.0),
+        "forecast": Forecast(5.0, 5.0, 5.0, 0.9, 45.0),
+        "backlog_requests": 0.0,
+        "demand_rps": 5.0,
+        "peaks": Peaks(((NOW, 5.0),), NOW - 3600.0),
+        "hold_seconds": 75.0,
+        "return_seconds": 0.0,
+        "considered": (chosen,),
+        "choice": Choice("h100"),
+        "chosen": chosen,
+        "group": group,
+        "others": (),
+        "allocation": None,
+        "scheduled": NO_SCHEDULED_MINIMUMS,
+        "slumber": Slumber.AWAKE,
+        "idle_seconds": 0.0,
+    }
+    return _made_of(calm | changes)
+
+
+def changed(seen: View, **changes: Any) -> View:
+    """The same view, with what follows from the changes."""
+    parts = (seen.state, seen.load, seen.selection, seen.minimum)
+    known = {each.name: getattr(part, each.name) for part in parts for each in fields(part) if each.name != "classes"}
+    return _made_of(known | {"slo": seen.state.slo} | changes)
+
+
+def _made_of(given: dict[str, Any]) -> View:
+    def pick(part: type) -> dict[str, Any]:
+        return {each.name: given[each.name] for each in fields(part) if each.name in given}
+
+    given = {"classes": (ClassState(given["service"].spec.slo, Budget(), given["slo"]),)} | given
+    state, load = ServiceState(**pick(ServiceState)), Load(**pick(Load))
+    own = group_on(state.groups, given["chosen"].name)
+    selection = Selection(**{**pick(Selection), "own": own})
+    minimum = minimum_of(state, load, selection, given["scheduled"], given["slumber"], given["idle_seconds"])
+    return View(state, load, selection, minimum, replacement_of(state, load, selection, minimum))
 
 
 STOCK = CHAT.with_ttft(2.0).with_tpot(0.1)
@@ -76,9 +104,9 @@ def stock(
     """The same with engines without the plugin, whose steps take so many times as long as expected."""
     seen = view(of=changes.pop("of", STOCK), **changes)
     correction = Correction(NormalBelief(math.log(slowness), deviation), looks=looks)
-    chosen = replace(seen.chosen, belief=replace(seen.chosen.belief, correction=correction), room=room)
+    chosen = replace(seen.selection.chosen, belief=replace(seen.selection.belief, correction=correction), room=room)
     placements = (Placement("h100", 4, queue_limit=limit, **(placed or {})),)
-    return replace(seen, chosen=chosen, service=replace(seen.service, placements=placements))
+    return changed(seen, chosen=chosen, service=replace(seen.state.service, placements=placements))
 
 
 def sized(after: int, wanted: int = 4) -> Sizes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.render.names import Manifest
+from holdfast.rendered.names import Manifest
 from tests.render.scenes import golden_scenes
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -11,8 +11,8 @@ import yaml
 
 from holdfast.api.llmservice import LLMService
 from holdfast.render import AcceleratorFacts, Deployed, RenderContext, RenderSettings, render
-from holdfast.render.merge import strategic_merge
-from holdfast.render.names import Manifest
+from holdfast.rendered.merge import strategic_merge
+from holdfast.rendered.names import Manifest
 
 SETTINGS = RenderSettings(pod_files={"launcher.py": "# launcher\n", "prestop.py": "# prestop\n"}, plugin=b"plugin")
 
@@ -79,6 +79,22 @@ spec:
       volumes: [{name: extra, configMap: {name: extra}}, {name: cache, emptyDir: {}}]
 """)
 
+ADAPTERS: Manifest = yaml.safe_load("""
+model:
+  servedName: chat
+  lora:
+    maxRank: 32
+    maxLoaded: 2
+    adapters:
+      - {name: sql, uri: pvc://adapters/team/sql, slo: {ttft: 200ms, priority: 5}}
+      - {name: mail, uri: "pvc://adapters/$(mail)/"}
+      - {name: chat-de, uri: org/chat-de@0123456789012345678901234567890123456789}
+      - {name: legal, uri: /adapters-in-image/legal}
+""")
+
+
+GROUP: Manifest = {"name": "h100x16", "nodes": 2, "parallelism": {"tensor": 8, "pipeline": 2}}
+
 
 def service(changes: Mapping[str, Any] | None = None, base: Manifest = MINIMAL) -> LLMService:
     """An LLMService: `base` with changes of its spec merged in (lists of accelerators replace)."""
@@ -140,6 +156,25 @@ def golden_scenes() -> dict[str, tuple[Manifest, ...]]:
             ["h100"],
             SETTINGS,
             replace(context(surge_room=1), pod_monitor=True),
+        ),
+        "pool": render(
+            service({"inferencePool": {"endpointPicker": {"name": "chat-epp"}}}),
+            ["h100"],
+            SETTINGS,
+            replace(context(surge_room=1), inference_pools=True),
+        ),
+        "router": render(
+            service({"router": {}}),
+            ["h100"],
+            replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0"),
+            replace(context(surge_room=1), routed=True),
+        ),
+        "lora": render(service(ADAPTERS), ["h100"], SETTINGS, context(surge_room=1)),
+        "group": render(
+            service({"accelerators": [GROUP]}),
+            ["h100x16"],
+            SETTINGS,
+            RenderContext(group_sets=True, accelerators=(("h100x16", AcceleratorFacts(surge_room=1)),)),
         ),
         "oci": render(oci, ["h100"], SETTINGS, RenderContext()),
     }

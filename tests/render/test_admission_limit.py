@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.render.admission import admission_tokens, rollout_tokens
-from holdfast.render.context import Deployed
-from holdfast.render.pod_template import inputs
+from holdfast.rendered.context import Deployed
+from holdfast.rendered.declared import inputs
 from tests.render.scenes import chat_h100, context, live, service
 
 

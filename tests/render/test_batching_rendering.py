@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast.api.llmservice import LLMService
-from holdfast.control.plan import plan
+from holdfast.control.objects.plan import plan
 from holdfast.domain.cluster import Placement
 from holdfast.domain.decision import Action, BatchingTarget
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import BatchingLimits
-from holdfast.observe.mapping import placement_from_deployment
-from holdfast.render.batching import TRIAL_SECONDS, Tuned, with_limits
-from holdfast.render.names import Manifest
-from holdfast.render.pod_template import revision
+from holdfast.observe.objects.mapping import placement_from_deployment
+from holdfast.rendered.batching import TRIAL_SECONDS, Tuned, with_limits
+from holdfast.rendered.declared import revision
+from holdfast.rendered.names import Manifest
 from tests.control.parts import ObservedDeployment, decision, parts
 from tests.render.scenes import chat_h100, context, engine, live, service
 

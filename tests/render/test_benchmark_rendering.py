@@ -14,10 +14,11 @@ from holdfast.api.benchmark_summary import RunFigures, Summary, SweepFigures
 from holdfast.api.llmbenchmark import LLMBenchmark, LLMBenchmarkSpec
 from holdfast.cli.main import build_parser
 from holdfast.enginemodel.catalog import ACCELERATORS, find_accelerator
-from holdfast.render.benchmark import config_map, job, job_name, measurand, run_of
-from holdfast.render.names import Manifest
+from holdfast.render.benchmark import config_map, job, job_name, measurand
 from holdfast.render.settings import RenderSettings
-from holdfast.tools.bench import checks
+from holdfast.rendered.declared import run_of
+from holdfast.rendered.names import Manifest
+from holdfast.tools.bench.runs import checks, loads
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.regenerate import GOLDEN
 from tests.render.scenes import FULL, MINIMAL, service
@@ -73,6 +74,8 @@ def test_manifests_equal_the_golden_file() -> None:
         {"sweep": None, "rate": {"rps": 2.5, "cv": 2}, "duration": "30s"},
         {"sweep": None, "concurrency": 8, "lengths": {"promptTokens": 9, "outputTokens": 3, "cv": 0.5}},
         {"sweep": None, "trace": {**RECORDED, "format": "azure", "start": "30s"}},
+        {"sweep": None, "latency": {}, "lengths": {"promptTokens": 9}},
+        {"sweep": None, "throughput": {"requests": 20}, "lengths": {"trace": RECORDED}},
         {"lengths": {"trace": {**RECORDED, "format": "mooncake"}}, "revision": "again"},
         {"target": {"serviceRef": None, "url": "http://10.0.0.7:8000/v1", "model": "a b", "api": "Chat"}},
         {"slo": {"ttft": "1s", "tpot": "50ms", "e2e": "20s", "objective": "90%"}, "maxClientLag": "50ms"},
@@ -84,6 +87,26 @@ def test_the_command_line_understands_what_it_is_told(spec: dict[str, Any]) -> N
     checks.check(parsed)
     assert str(parsed.summary) == "/dev/termination-log"
     assert parsed.json == "-"
+
+
+@pytest.mark.parametrize(
+    ("spec", "by_hand", "batches"),
+    [
+        ({"latency": {}}, ["--latency"], True),
+        ({"latency": {"batchSize": 4, "requests": 9}}, ["--latency=4", "--requests=9"], True),
+        ({"throughput": {}}, ["--throughput"], False),
+        ({"throughput": {"requests": 7}}, ["--throughput", "--requests=7"], False),
+    ],
+)
+def test_an_offline_load_is_that_of_bench_by_hand(spec: dict[str, Any], by_hand: list[str], batches: bool) -> None:
+    asked = container(rendered({"sweep": None, **spec}))["args"]
+    here, there = (
+        loads.load_of(build_parser(["bench"]).parse_args(arguments)).load
+        for arguments in (asked, ["bench", "--url=http://chat", *by_hand])
+    )
+    assert here.batches is there.batches is batches
+    assert (here.expected, here.concurrency) == (there.expected, there.concurrency)
+    assert next(iter(here.planned)) == next(iter(there.planned))
 
 
 def test_what_the_service_says_is_asked_for() -> None:

@@ -11,7 +11,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.render.admission import admission_tokens
 from holdfast.render.benchmark import measurand
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.prior import declared_prior
+from holdfast.rendered.prior import declared_prior
 from tests.render.scenes import service
 
 HARDWARE = {"memoryGiB": 80, "bandwidthGBs": 3350, "teraflops": 989}

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.render import Objectives
-from holdfast.render.buckets import E2E_SECONDS, TPOT_SECONDS, TTFT_SECONDS, custom_histogram_buckets
 from holdfast.render.container import resources
-from holdfast.render.model import locate_model
-from holdfast.render.pod_template import inputs
-from tests.render.scenes import chat_h100, context, engine, service
+from holdfast.rendered.buckets import E2E_SECONDS, TPOT_SECONDS, TTFT_SECONDS, custom_histogram_buckets
+from holdfast.rendered.declared import inputs, revision
+from holdfast.rendered.model import locate_model
+from holdfast.rendered.prior import declared_engine
+from tests.render.scenes import ADAPTERS, chat_h100, context, engine, service
 
 SECONDS = st.floats(min_value=1e-3, max_value=86_400.0)
 
@@ -115,6 +116,52 @@ def test_each_form_of_uri_has_its_place(uri: str, argument: str, source: str | N
     location = locate_model(uri)
     assert location.argument == argument
     assert (set(location.volume) - {"name"} if location.volume else set()) == ({source} if source else set())
+
+
+def test_adapters_are_listed_behind_one_flag_and_mounted_read_only() -> None:
+    manifest = chat_h100(service(ADAPTERS))
+    args, mounts = engine(manifest)["args"], engine(manifest)["volumeMounts"]
+    at = args.index("--lora-modules")
+    assert [json.loads(each) for each in args[at + 1 : at + 5]] == [
+        {"name": "sql", "path": "/adapters/adapters/team/sql"},
+        {"name": "mail", "path": "/adapters/adapters/$$(mail)"},
+        {"name": "chat-de", "path": "org/chat-de@0123456789012345678901234567890123456789"},
+        {"name": "legal", "path": "/adapters-in-image/legal"},
+    ]
+    assert args[at + 5].startswith("--")
+    assert {"--enable-lora", "--max-loras=2", "--max-lora-rank=32", "--max-cpu-loras=4"} < set(args)
+    (mount,) = [each for each in mounts if each["name"].startswith("adapters-")]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/adapters/adapters", True)
+    (volume,) = [each for each in manifest["spec"]["template"]["spec"]["volumes"] if each["name"] == mount["name"]]
+    assert volume["persistentVolumeClaim"] == {"claimName": "adapters", "readOnly": True}
+
+
+def test_all_adapters_have_room_unless_fewer_are_asked_for() -> None:
+    args = arguments({"model": {"lora": {"adapters": ADAPTERS["model"]["lora"]["adapters"]}}})
+    assert {"--max-loras=4", "--max-lora-rank=16"} < set(args)
+    assert not [each for each in args if "cpu-loras" in each]
+
+
+def test_adapters_change_what_is_known_of_a_replica_only_by_the_room_they_take() -> None:
+    room, named = (
+        {"model": {"lora": {"maxLoaded": 1, "adapters": [{"name": name, "uri": "/a"}]}}} for name in ("a", "b")
+    )
+    (plain, one, another), (accelerator,) = map(service, ({}, room, named)), service().spec.accelerators
+    assert revision(one, accelerator) == revision(another, accelerator) != revision(plain, accelerator)
+
+
+def test_the_estimate_of_memory_knows_the_room_for_adapters() -> None:
+    of = [service(), service(ADAPTERS), service({"model": {"lora": {"adapters": [{"name": "a", "uri": "/a"}]}}})]
+    assert [declared_engine(each.spec, each.spec.accelerators[0]).adapter_ranks for each in of] == [0, 2 * 32, 16]
+
+
+def test_another_list_of_adapters_replaces_pods_and_their_objectives_do_not() -> None:
+    first, slo = {"name": "a", "uri": "/a"}, {"slo": {"ttft": "1s"}}
+    lists = ([first], [{**first, **slo}], [first, {"name": "b", "uri": "/b"}], [{"name": "a", "uri": "/c"}])
+    of = [service({"model": {"lora": {"adapters": adapters}}}) for adapters in lists]
+    found = [inputs(each, each.spec.accelerators[0]) for each in of]
+    assert found[0] == found[1]
+    assert len({*found, inputs(service(), service().spec.accelerators[0])}) == 4
 
 
 def test_mounted_models_are_served_under_their_uri() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
 from holdfast.render import AcceleratorFacts, RenderContext, RenderSettings, remarks, render, service_url, with_replicas
-from holdfast.render.names import Manifest
 from holdfast.render.podfiles import load_pod_files
+from holdfast.rendered.names import Manifest
 from tests.render.regenerate import GOLDEN
 from tests.render.scenes import FULL, SETTINGS, chat_h100, context, deployments, engine, golden_scenes, live, service
 
@@ -323,3 +323,31 @@ def test_the_service_leads_to_spot_and_regular_pods_and_only_labels_of_the_user_
     assert [pod["spec"]["nodeSelector"] for pod in pods] == list(kinds.values())
     (front,) = [item for item in marked if item["kind"] == "Service"]
     assert all(front["spec"]["selector"].items() <= pod["metadata"]["labels"].items() for pod in pods)
+
+
+POOL = {"inferencePool": {"endpointPicker": {"name": "chat-epp"}}}
+
+
+def test_an_inference_pool_adds_one_object_and_changes_no_other() -> None:
+    without = render(service(), ["h100"], SETTINGS, RenderContext(inference_pools=True))
+    assert render(service(), ["h100"], SETTINGS, RenderContext()) == without
+    manifests = render(service(POOL), ["h100"], SETTINGS, RenderContext(inference_pools=True))
+    (pool,) = [item for item in manifests if item not in without]
+    assert (pool["kind"], pool["metadata"]["name"]) == ("InferencePool", "chat")
+    assert [item for item in manifests if item != pool] == list(without)
+
+
+def test_an_inference_pool_has_the_pods_and_the_port_of_the_clients_service() -> None:
+    manifests = render(service(POOL), ["h100"], SETTINGS, RenderContext(inference_pools=True))
+    (pool,) = [item for item in manifests if item["kind"] == "InferencePool"]
+    (clients,) = [item for item in manifests if item["kind"] == "Service"]
+    assert pool["spec"]["selector"]["matchLabels"] == clients["spec"]["selector"]
+    assert [port["number"] for port in pool["spec"]["targetPorts"]] == [
+        port["port"] for port in clients["spec"]["ports"]
+    ]
+
+
+def test_an_inference_pool_is_not_rendered_for_a_cluster_without_its_api() -> None:
+    assert render(service(POOL), ["h100"], SETTINGS, RenderContext()) == render(
+        service(), ["h100"], SETTINGS, RenderContext()
+    )

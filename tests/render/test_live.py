@@ -5,7 +5,7 @@ from typing import Any
 import kopf
 import pytest
 
-from holdfast.render.live import RENDERING, SCALING, Live
+from holdfast.rendered.live import RENDERING, SCALING, Live
 
 FIELDS = {"f:spec": {"f:ports": {}, "f:selector": {}}}
 

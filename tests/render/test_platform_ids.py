@@ -12,9 +12,9 @@ import pytest
 from holdfast.api.llmbenchmark import LLMBenchmark
 from holdfast.render import Deployed, RenderContext, RenderSettings, remarks, render
 from holdfast.render.benchmark import job, measurand
-from holdfast.render.context import as_text
-from holdfast.render.names import Manifest
-from holdfast.render.tuning import OwnEngine
+from holdfast.rendered.context import as_text
+from holdfast.rendered.names import Manifest
+from holdfast.rendered.own_engine import OwnEngine
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.scenes import FULL, MINIMAL, SETTINGS, chat_h100, context, service
 
@@ -29,6 +29,12 @@ def engines(settings: RenderSettings) -> list[Manifest]:
         *render(service({"scaling": {"min": 0}}), ["h100"], settings, RenderContext()),
         *render(service(base=FULL), ["h100", "mi300x"], settings, RenderContext()),
     ]
+    return [item["spec"]["template"] for item in pods if item["kind"] == "Deployment"]
+
+
+def routers(settings: RenderSettings) -> list[Manifest]:
+    """The pod template of a router."""
+    pods = render(service({"router": {}}), [], settings, RenderContext())
     return [item["spec"]["template"] for item in pods if item["kind"] == "Deployment"]
 
 
@@ -58,13 +64,13 @@ def without_ids(part: Any) -> Any:
     return [without_ids(each) for each in part] if isinstance(part, list) else part
 
 
-@pytest.mark.parametrize("pods", [engines, benchmarks])
+@pytest.mark.parametrize("pods", [engines, routers, benchmarks])
 def test_no_pod_asks_for_an_id_where_the_platform_assigns_them(pods: Any) -> None:
     assert all(named(template, IDS) >= {"runAsUser", "runAsGroup"} for template in pods(OURS))
     assert [named(template, IDS) for template in pods(ASSIGNED)] == [set() for _ in pods(OURS)]
 
 
-@pytest.mark.parametrize("pods", [engines, benchmarks])
+@pytest.mark.parametrize("pods", [engines, routers, benchmarks])
 def test_every_other_protection_stays(pods: Any) -> None:
     assert pods(ASSIGNED) == without_ids(pods(OURS))
     for template in pods(ASSIGNED):

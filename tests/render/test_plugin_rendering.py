@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import holdfast_engine
-from holdfast.render import RenderContext, RenderSettings, remarks, render
+from holdfast.render import RenderContext, RenderSettings, podfiles, remarks, render
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.names import Manifest
 from holdfast.render.plugin import ARCHIVE, LIMITS_FILE, LIMITS_FOLDER, POD_FOLDER, tagged_release
 from holdfast.render.podfiles import code_alone, load_plugin, load_pod_files
-from holdfast_engine.limits import DEFAULT_LIMITS
-from holdfast_engine.rules import parse_limits
+from holdfast.rendered.names import Manifest
+from holdfast_engine.objectives.limits import DEFAULT_LIMITS
+from holdfast_engine.objectives.rules import parse_limits
 from tests.render.scenes import SETTINGS, chat_h100, context, engine, live, service
 
 SCHEDULER = "--scheduler-cls=holdfast_engine.scheduler.HoldfastScheduler"
@@ -233,13 +233,21 @@ def test_what_a_service_mounts_fits_a_config_map_many_times_and_memory_a_thousan
     assert settings.mounted_files(service().spec) is files, "one text for all services"
 
 
+def test_mounted_code_is_indented_by_a_space_and_texts_of_several_lines_keep_their_own() -> None:
+    told = code_alone('def told() -> str:\n    if True:\n        return """a\n    b"""\n    return ""\n')
+    assert told == 'def told() -> str:\n if True:\n  return """a\n    b"""\n return ""\n'
+
+
 def test_what_is_mounted_is_the_code_alone_and_every_statement_on_its_line() -> None:
     def statements(text: str) -> list[tuple[str, int]]:
         found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.stmt)]
         told = [each for each in found if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
         return sorted((type(each).__name__, each.lineno) for each in told)
 
-    for file in (Path(holdfast_engine.__file__).parent).glob("*.py"):
+    for file in (
+        *Path(holdfast_engine.__file__).parent.rglob("*.py"),
+        *Path(podfiles.__file__).with_name("pod").glob("*.py"),
+    ):
         text = file.read_text(encoding="utf-8")
         assert statements(code_alone(text)) == statements(text)
     assert code_alone('"""Doc."""\nA = "#"  # why\n') == '""\nA = "#"\n'

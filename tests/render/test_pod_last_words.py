@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe.failure_words import explained
+from holdfast.observe.objects.failure_words import explained
 from tests.render.test_pod_launcher import NEWEST, Image
 
 KEPT_BYTES = 4096  # by the kubelet
@@ -107,6 +107,18 @@ def test_the_first_ones_are_kept_where_there_is_no_room_for_all(image: Image) ->
     _, told = ended(image, source)
     assert len(told) < KEPT_BYTES
     assert [line.partition("ValueError: ")[2][0] for line in told.splitlines()] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("mark", ["", "x"])
+def test_no_line_is_cut_within_a_character(image: Image, mark: str) -> None:
+    """One of the two would end within a character of two bytes."""
+    source = (
+        "def main():\n error = None\n for _ in range(4):\n"
+        f"  last, error = error, ValueError({mark!r} + 'ü' * 900)\n  error.__cause__ = last\n raise error\n"
+    )
+    _, told = ended(image, source)
+    assert len(told.encode()) > KEPT_BYTES - 100
+    assert told.endswith("ü")
 
 
 def test_an_exception_that_cannot_be_told_hides_no_other(image: Image) -> None:

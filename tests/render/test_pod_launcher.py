@@ -148,6 +148,61 @@ def test_a_vllm_that_is_too_old_is_refused(image: Image) -> None:
     assert "image unsupported: vLLM 0.8.5 is too old, this operator needs 0.9 or newer" in errors
 
 
+HUB = """
+import os
+def snapshot_download(repository, revision):
+    if repository == "org/none":
+        raise KeyError("404 Client Error.\\n\\nRepository Not Found")
+    return os.path.join(os.environ["HOME"], "..", repository, revision)
+"""
+
+
+def adapter(image: Image, folder: str, **config: object) -> str:
+    (image.folder / folder).mkdir(parents=True)
+    (image.folder / folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(image.folder / folder)
+
+
+def modules(**paths: str) -> list[str]:
+    return ["--lora-modules", *(json.dumps({"name": name, "path": path}) for name, path in paths.items())]
+
+
+def test_adapters_are_where_they_are_and_those_of_the_hub_are_downloaded(image: Image) -> None:
+    here, commit = adapter(image, "sql", r=16), "0" * 40
+    adapter(image, f"org/chat-de/{commit}", r=8)
+    image.install("huggingface_hub", "2.4.0", "huggingface_hub.__init__", HUB).vllm(NEWEST)
+    given = modules(sql=here, de=f"org/chat-de@{commit}", late="org/left-to-vllm")
+    status, seen, _ = image.run("serve", "m", "--max-lora-rank=16", *given, "--seed=1")
+    found = [json.loads(each) for each in seen[seen.index("--lora-modules") + 1 : -1]]
+    assert status == 0
+    assert [each["name"] for each in found] == ["sql", "de", "late"]
+    assert [os.path.realpath(each["path"]) for each in found[:2]] == [here, str(image.folder / "org/chat-de" / commit)]
+    assert (found[2]["path"], seen[-1]) == ("org/left-to-vllm", "--seed=1")
+
+
+def test_an_adapter_that_cannot_be_loaded_ends_it_before_the_model_is_loaded(image: Image) -> None:
+    image.install("huggingface_hub", "2.4.0", "huggingface_hub.__init__", HUB).vllm(NEWEST)
+    (image.folder / "broken").mkdir()
+    (image.folder / "broken/adapter_config.json").write_text("[")
+    high = adapter(image, "high", r=64)
+    for path, said in (
+        ("/nowhere", "No such file or directory: '/nowhere/adapter_config.json'"),
+        (str(image.folder / "broken"), "Expecting value"),
+        (high, "its rank is 64, and --max-lora-rank is 16"),
+        (f"org/none@{'0' * 40}", "KeyError: '404 Client Error."),
+    ):
+        status, seen, errors = image.run("serve", "m", "--max-lora-rank=16", *modules(sql=path))
+        assert (status, seen) == (66, [])
+        assert "adapter sql cannot be loaded: " in errors.splitlines()[-1]
+        assert said in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize("module", ["sql=/nowhere", "{", '{"name": "sql"}', "[]"])
+def test_what_an_adapter_is_that_people_wrote_is_left_to_vllm(module: str, image: Image) -> None:
+    _, seen, _ = image.vllm(NEWEST).run("serve", "m", "--lora-modules", module)
+    assert seen[-1] == module
+
+
 # C08: vllm-project/vllm#44280, SemiAnalysisAI/InferenceX#1634
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
@@ -167,6 +222,15 @@ def test_a_variable_that_takes_away_the_python_server_ends_it(
     assert remedy in errors
 
 
+def test_a_folder_of_counts_that_the_image_sets_is_left_out(image: Image) -> None:
+    image.environment["PROMETHEUS_MULTIPROC_DIR"] = "/tmp"
+    source = "import json, os\ndef main():\n    print(json.dumps([*os.environ]))\n"
+    status, seen, errors = image.vllm(NEWEST, source).run("serve", "me/model")
+    assert status == 0
+    assert "PROMETHEUS_MULTIPROC_DIR" not in seen
+    assert "PROMETHEUS_MULTIPROC_DIR is left out" in errors
+
+
 def test_the_emulator_refuses_such_a_variable_as_vllm_would(image: Image) -> None:
     image.environment["VLLM_USE_RUST_FRONTEND"] = "1"
     status, seen, _ = image.holdfast().run("serve", "me/model")
@@ -180,9 +244,10 @@ def test_half_of_an_engine_that_a_variable_made_of_it_ends(role: str, image: Ima
     assert (f"engine unsupported: with {role}" in errors) == (role != "kv_both")
 
 
-def test_beside_the_rust_front_end_the_first_process_answers_for_the_pod(image: Image) -> None:
+@pytest.mark.parametrize("rust", ["1", "0"])
+def test_where_other_processes_serve_requests_the_first_one_answers_for_the_pod(rust: str, image: Image) -> None:
     port = free_port()
-    image.environment |= {"VLLM_USE_RUST_FRONTEND": "1", "HOLDFAST_POD_PORT": str(port)}
+    image.environment |= {"VLLM_USE_RUST_FRONTEND": rust, "HOLDFAST_POD_PORT": str(port)}
     source = f"""
 import urllib.error, urllib.request
 def main():
@@ -207,7 +272,7 @@ def test_a_variable_that_is_off_changes_nothing(value: str, image: Image) -> Non
 def test_an_image_with_holdfast_and_no_vllm_runs_the_emulator(image: Image) -> None:
     status, seen, _ = image.holdfast().run("serve", "me/model", *ALL_FLAGS, "--middleware=a.B")
     assert status == 0
-    assert seen == ["holdfast", "emulate", "serve", "me/model", *ALL_FLAGS]
+    assert seen == ["holdfast", "emulate", "serve", "me/model", *ALL_FLAGS, "--middleware=a.B"]
 
 
 def test_the_emulator_runs_beside_vllm_only_when_asked_for(image: Image) -> None:

@@ -29,7 +29,7 @@ LOOK = (
 
 def main():
     try:
-        import holdfast_engine.rules as found
+        import holdfast_engine.objectives.rules as found
         where = found.__file__
     except ImportError:
         where = None

@@ -14,9 +14,9 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from holdfast_engine.apiserver.routes import GENERATING
 from holdfast_engine.middleware import AdmissionMiddleware
-from holdfast_engine.request import OWN_NAME_VARIABLE, OWN_REQUEST
-from holdfast_engine.routes import GENERATING
+from holdfast_engine.objectives.request import OWN_NAME_VARIABLE, OWN_REQUEST
 from tests.render.pod_module import load
 
 MIDDLEWARE = load("holdfast_middleware")
@@ -395,8 +395,12 @@ async def test_a_client_that_sends_the_pods_own_name_gets_another_one(
     async def receive() -> Any:
         return {"type": "http.request", "body": body}
 
-    await MIDDLEWARE.ReadyAndBalance(engine)(scope, receive, Answer().send)
+    app = MIDDLEWARE.ReadyAndBalance(engine)
+    await app(scope, receive, Answer().send)
     assert engine.named == [(None if OWN_NAME in name else name.encode(), False)]
+    monkeypatch.setenv(MIDDLEWARE.POD_PORT_VARIABLE, "8082")
+    await app(scope, receive, Answer().send)
+    assert engine.named[1] == (name.encode(), False), "it may be the first process of the pod that asks"
 
 
 async def test_admission_asks_the_server_itself_how_old_a_request_is() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import socket
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from holdfast_engine import stats_fields
-from holdfast_engine.engine_info import Identity
-from holdfast_engine.statsfile import StatsWriter
+from e2e.cluster.certificates import Authority
+from holdfast_engine.stats import stats_fields
+from holdfast_engine.stats.engine_info import Identity
+from holdfast_engine.stats.statsfile import StatsWriter
 from tests.render.pod_module import load
 
 POD_SERVER = load("holdfast_pod_server")
@@ -132,7 +135,7 @@ def test_an_engine_that_generates_no_text_is_ended_with_a_sentence(
     front_end.status["/v1/completions"] = 404
     said: list[str] = []
     warm_up = POD_SERVER.WarmUp(POD_SERVER.Engine(front_end.server_address[1]), said.append)
-    for _ in range(POD_SERVER.REFUSALS):
+    for _ in range(load("holdfast_middleware").REFUSALS):
         warm_up._busy.acquire()
         warm_up._run()
     assert said == ["/v1/completions answered 404"]
@@ -162,8 +165,69 @@ def test_the_page_is_the_engines_with_the_plugins_counters_behind_it(
     }
     assert samples["vllm:num_requests_running", "0"] == 3.0
     assert [samples["holdfast:requests_arrived_total", engine] for engine in ("0", "1")] == [7.0, 7.0]
+    assert refused(page) == 0.0
     assert samples["process_start_time_seconds", ""] == POD_SERVER.STARTED_AT
     assert 'vllm:cache_config_info{block_size="16",cache_dtype="",engine="1",' in page
+
+
+def refused(page: str) -> float:
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.labels.get("cause") == "rejected"
+    )
+
+
+def test_what_any_of_several_api_servers_turned_away_is_counted_once(
+    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StatsWriter(stats_fields.stats_path(0), len(stats_fields.FIELDS)).write(stats_fields.nothing_yet())
+    stats_fields.identity_path(0).write_text(Identity("llama", "0.1.0", "0.32.0").to_json())
+    assert refused(pod.ask(METRICS)[2]) == 0.0
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    for number, rejected in enumerate((3.0, 2.0)):
+        StatsWriter(folder / f"holdfast-{number}..rejected", 1).write([rejected])
+    assert refused(pod.ask(METRICS)[2]) == 5.0
+
+
+def test_the_pods_own_token_is_in_no_count_of_the_page(pod: Pod, front_end: FrontEnd) -> None:
+    def page(requests: int, seconds: float, running: int) -> str:
+        bucket = 'vllm:time_to_first_token_seconds_bucket{engine="0",le="1.0"} '
+        return (
+            f'vllm:request_success_total{{engine="0",finished_reason="length"}} {requests}\n{bucket}{requests}\n'
+            f'vllm:time_to_first_token_seconds_sum{{engine="0"}} {seconds}\n'
+            f'vllm:num_requests_running{{engine="0"}} {running}\nhttp_requests_total 4\n# EOF\n'
+        )
+
+    front_end.page = page(1, 0.75, 2)
+    assert pod.ask(METRICS)[2].startswith(front_end.page.removesuffix("# EOF\n"))
+    pod.until_ready()
+    for requests, seconds in ((1, 0.75), (5, 2.25)):
+        front_end.page = page(requests, seconds, 2)
+        told = pod.ask(METRICS)[2].replace(".0", "").replace('le="1"', 'le="1.0"')
+        assert told.startswith(page(requests - 1, seconds - 0.75, 2).replace(".0\n", "\n").removesuffix("# EOF\n"))
+
+
+def test_an_engine_with_a_certificate_is_asked_with_tls_and_so_is_its_pod(
+    front_end: FrontEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.server("pod", "pod", ["pod"], ["127.0.0.1"])
+    certificate = POD_SERVER.Certificate(str(pair.certificate), str(pair.key))
+    front_end.socket = certificate.of_server().wrap_socket(front_end.socket, server_side=True)
+    monkeypatch.setenv("HOLDFAST_DRAIN_FILE", str(tmp_path / "draining"))
+    server = POD_SERVER.start(0, front_end.server_address[1], certificate)
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    port = server.server_address[1]
+    with socket.create_connection(("127.0.0.1", port), timeout=10.0) as silent, silent:
+        silent.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")  # of a client that knows nothing of it
+    with urllib.request.urlopen(f"https://127.0.0.1:{port}{METRICS}", timeout=10.0, context=context) as answer:
+        assert answer.read().decode().startswith(GAUGES)
+    server.shutdown()
+    server.server_close()
 
 
 def test_what_the_engines_page_says_itself_is_not_said_twice(pod: Pod, front_end: FrontEnd, tmp_path: Path) -> None:
@@ -188,6 +252,10 @@ def test_a_page_in_the_older_format_keeps_it(pod: Pod, front_end: FrontEnd) -> N
     assert (status, kind) == (200, front_end.kind)
     assert page.startswith(front_end.page)
     assert "EOF" not in page
+    StatsWriter(stats_fields.stats_path(0), len(stats_fields.FIELDS)).write(stats_fields.nothing_yet())
+    stats_fields.identity_path(0).write_text(Identity("llama", "0.1.0", "0.32.0").to_json())
+    families = {family.name: family.type for family in parser.text_string_to_metric_families(pod.ask(METRICS)[2])}
+    assert (families["holdfast:requests_arrived"], families["holdfast:plugin_info"]) == ("counter", "gauge")
 
 
 def test_of_an_engine_that_does_not_answer_no_number_is_shown(pod: Pod, front_end: FrontEnd) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.domain.service import BatchingLimits
 from holdfast.render import AcceleratorFacts, Deployed, Objectives, RenderContext, RenderSettings, render
-from holdfast.render.batching import Tuned
-from holdfast.render.names import Manifest
+from holdfast.rendered.batching import Tuned
+from holdfast.rendered.names import Manifest
 from tests.render.scenes import MINIMAL, SETTINGS, chat_h100, context, deployments, engine, live, service
 
 NEW_OPERATOR = RenderSettings(pod_files={"launcher.py": "# of a later version\n"}, prestop_seconds=20)

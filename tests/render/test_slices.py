@@ -10,10 +10,10 @@ from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import EnginePrior
 from holdfast.enginemodel.replica_model import ReplicaRate, StepLawModel
-from holdfast.observe.spec import to_spec
+from holdfast.observe.objects.spec import to_spec
 from holdfast.render.admission import admission_tokens
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.prior import declared_prior
+from holdfast.rendered.prior import declared_prior
 from tests.render.scenes import service
 
 PRODUCT = "nvidia.com/gpu.product"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.render.merge import strategic_merge
+from holdfast.rendered.merge import strategic_merge
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),

@@ -12,12 +12,13 @@ from holdfast.api.llmbenchmark import LLMBenchmark
 from holdfast.api.llmservice import LLMService
 from holdfast.cli.main import build_parser
 from holdfast.render.benchmark import job, measurand
-from holdfast.render.context import as_text
-from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
-from holdfast.render.tuning import LIMITS_FILE, LIMITS_VARIABLE, SERVICE_FILE, OwnEngine
+from holdfast.render.tuning import LIMITS_FILE, LIMITS_VARIABLE, SERVICE_FILE
+from holdfast.rendered.context import as_text
+from holdfast.rendered.names import Manifest
+from holdfast.rendered.own_engine import OwnEngine
 from holdfast.tools.tune import goal
-from holdfast_engine import limits
+from holdfast_engine.objectives import limits
 from tests.api.benchmark_refusals import RECORDED, benchmark
 from tests.render.scenes import FULL, MINIMAL, chat_h100, service
 

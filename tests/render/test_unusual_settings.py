@@ -36,7 +36,7 @@ def test_adapters_loaded_at_run_time_are_said_to_be_missing_on_new_replicas(valu
     }
     (remark,) = spec[place]()
     assert remark.startswith(f"{VARIABLE} is set, but an adapter that is loaded at run time is missing on all other")
-    assert "--lora-modules" in remark
+    assert "model.lora.adapters" in remark
 
 
 @pytest.mark.parametrize("value", ["0", "false", "", "yes", "2"])

@@ -13,8 +13,10 @@ from holdfast.api.llmservice import NO_RESOURCE
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Adoption, NodeOffer, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, CapacityView, Decision, Explanation, SloView
+from holdfast.domain.engine import StepSums
 from holdfast.domain.service import BatchingLimits, ServiceKey
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.runtime.telemetry import Telemetry
 from tests.control.parts import decision, llmservice, parts
 
@@ -245,6 +247,27 @@ def test_the_peaks_of_declared_hardware_are_told_instead() -> None:
     assert operator.value("service_gpu_peak", accelerator="abacus", of="bytes") == 1.6e12
     assert operator.value("service_gpu_peak", accelerator="abacus", of="flops") == 1.81e14
     assert {row["accelerator"] for row in operator.rows("service_gpu_peak")} == {"abacus"}
+
+
+def test_each_phase_is_told_with_its_distance_to_both_roofs() -> None:
+    operator = Operator()
+    part, made = chat(model={"uri": "Qwen/Qwen3-8B"}, accelerators=[{"name": "h100"}, {"name": "l40s"}])
+    # A thousand steps of 20 ms with 32 decodes at 1,200 tokens and 400 prompt tokens each.
+    sums = StepSums(1e3, 4e5, 3.2e4, 3.2e4 * 1200.0, 4e5 * 500.0, 20.0)
+    seen = AcceleratorTraffic(prompt_tokens=1e5, length_samples=100.0, prompt_length_sum=1e5)
+    traffic = Traffic(SignalState.FRESH, by_accelerator=(("h100", seen),), steps=(("h100", sums),))
+    told = operator.told
+    told.pictured([part], [made], (), (), {part.spec.key: traffic})
+    found = {
+        (row["phase"], row["of"]): operator.value("service_roof_ratio", **row | {"accelerator": "h100"})
+        for row in operator.rows("service_roof_ratio")
+    }
+    assert found.keys() == {(phase, of) for phase in ("prefill", "decode") for of in ("flops", "bytes")}
+    assert all(0.0 < (share or 0.0) <= 1.0 for share in found.values())
+    assert found["prefill", "flops"] > found["prefill", "bytes"]  # type: ignore[operator]
+    assert found["decode", "bytes"] > found["decode", "flops"]  # type: ignore[operator]
+    told.pictured([part], [made], (), (), {part.spec.key: replace(traffic, state=SignalState.ABSENT)})
+    assert not operator.rows("service_roof_ratio")
 
 
 def test_only_the_pods_of_targets_are_named() -> None:

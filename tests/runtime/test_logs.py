@@ -42,12 +42,12 @@ def line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_decision_is_a_line_with_service_action_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
     words = ("%s: %s/%s: %s", CHAT, Action.SCALE_UP, Reason.AT_MAXIMUM, "2 -> 3 replicas")
-    logging.getLogger("holdfast.control.status_publisher").info(*words)
+    logging.getLogger("holdfast.control.status.status_publisher").info(*words)
     told = line(capsys)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
     assert told == {
         "level": "info",
-        "logger": "holdfast.control.status_publisher",
+        "logger": "holdfast.control.status.status_publisher",
         "message": "prod/chat: ScaleUp/AtMaximum: 2 -> 3 replicas",
         "namespace": "prod",
         "service": "chat",
@@ -59,14 +59,14 @@ def test_a_decision_is_a_line_with_service_action_and_reason(capsys: pytest.Capt
 @pytest.mark.usefixtures("root")
 def test_a_line_about_no_service_has_only_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
-    logging.getLogger("holdfast.control.leadership").info("this process leads as %s", "pod-1")
+    logging.getLogger("holdfast.control.tick.leadership").info("this process leads as %s", "pod-1")
     assert line(capsys).keys() == {"time", "level", "logger", "message"}
 
 
 @pytest.mark.usefixtures("root")
 def test_a_benchmark_is_no_service(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
-    logging.getLogger("holdfast.control.benchmarks").info("%s: %s", ServiceKey("prod", "limits"), "it runs")
+    logging.getLogger("holdfast.control.benchmarks.benchmarks").info("%s: %s", ServiceKey("prod", "limits"), "it runs")
     told = line(capsys)
     assert (told["namespace"], told["benchmark"]) == ("prod", "limits")
     assert "service" not in told

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from holdfast.control.leadership import Elector, LeaseTiming
+from holdfast.control.tick.leadership import Elector, LeaseTiming
 from holdfast.page.board import Board
 from holdfast.runtime import ports
 from holdfast.runtime.ports import Ports

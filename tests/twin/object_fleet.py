@@ -19,9 +19,9 @@ from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.replay import ReplayClock
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
-from holdfast.twin import arrivals, step_end
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast.twin.state_arrays import (
+from holdfast.twin.arrays import arrivals, step_end
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast.twin.arrays.state_arrays import (
     ENTERING,
     EXACT,
     LEAST_OUTSTANDING,
@@ -34,9 +34,10 @@ from holdfast.twin.state_arrays import (
     UNSERVED,
     WAITING,
 )
-from holdfast.twin.timers import Floats
-from holdfast_engine.leastsquares import UNITS
-from holdfast_engine.rules import Limits
+from holdfast.twin.arrays.timers import Floats
+from holdfast_engine.law.leastsquares import UNITS
+from holdfast_engine.law.steplaw import BLOCK
+from holdfast_engine.objectives.rules import Limits
 from tests.fakes import GivenLimits
 
 
@@ -191,7 +192,7 @@ class ObjectFleet(EngineFleet):
             record[name] = value
         fit = scheduler.loop.fit
         for term, name in enumerate(STEPS):
-            record[name] = UNITS[term] * (fit.sums[term] + fit._block[term])
+            record[name] = UNITS[term] * (fit.sums[term] + fit.rows[BLOCK][term])
 
 
 def _found_in_cache(plan: StepPlan) -> int:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.host import NO_HOST, USUAL_FRONT_END, Host, usual_host
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin import engines as engines_module
-from holdfast.twin import state_arrays
-from holdfast.twin.compiled import SOURCES
-from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast.twin.arrays import compiled, state_arrays
+from holdfast.twin.arrays import engines as engines_module
+from holdfast.twin.arrays.compiled import SOURCES
+from holdfast.twin.arrays.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 from tests.twin.object_fleet import ObjectFleet
 from tests.twin.twin_builders import HOSTS, LAW, LIMITS, SLO, drawn_workload, workload
 
@@ -160,5 +160,6 @@ def test_a_later_engine_of_the_same_number_begins_anew() -> None:
 
 def test_machine_code_is_kept_by_the_sources_that_it_comes_from() -> None:
     folder = Path(engines_module.__file__).parent
-    compiling = {path.stem for path in folder.glob("*.py") if "twin.compiled import" in path.read_text()}
-    assert compiling | {"compiled", "fast_loop_arrays", "state_arrays"} == set(SOURCES["holdfast.twin"])
+    compiling = {path.stem for path in folder.glob("*.py") if f"{compiled.__name__} import" in path.read_text()}
+    listed = {name.rpartition(".")[2] for name in SOURCES if name.startswith(compiled.__package__)}
+    assert compiling | {"compiled", "fast_loop_arrays", "state_arrays"} == listed

@@ -22,9 +22,9 @@ from holdfast.enginemodel.prior import engine_prior
 from holdfast.enginemodel.replay import Arrival, replay
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast.twin import compiled, state_arrays
-from holdfast.twin.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
-from holdfast_engine.rules import Limits, Objectives
+from holdfast.twin.arrays import compiled, state_arrays
+from holdfast.twin.arrays.fleet import ROUTERS, EngineFleet, EngineSpec, Routing, Workload
+from holdfast_engine.objectives.rules import Limits, Objectives
 from tests.twin.twin_builders import HOSTS, LAW, LIMITS, SLO, drawn_workload
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ _WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = None
 from tests.twin import test_twin_engines as here
-from holdfast.twin import compiled
+from holdfast.twin.arrays import compiled
 assert not compiled.COMPILES
 print(here.digest())
 """

@@ -12,10 +12,10 @@ from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay_on
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.twin import state_arrays
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast.twin.arrays import state_arrays
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload
 from tests.fakes import GivenLimits
 from tests.twin.twin_builders import workload
 

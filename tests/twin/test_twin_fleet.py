@@ -17,9 +17,9 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.tools.reports import table
 from holdfast.twin.policies import Apart, Holdfast, Static
 from holdfast.twin.policy_port import Move
-from holdfast.twin.results import good, summary
-from holdfast.twin.run import Finished, SizeChange
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import good, summary
+from holdfast.twin.runs.run import Finished, SizeChange
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import play, small_scenario
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scenarios" / "fleet.yaml"

@@ -15,10 +15,10 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.cli.simulate import data_folder
-from holdfast.twin.inputs import BadInput
-from holdfast.twin.scenario import Scenario, WorkloadFile
-from holdfast.twin.traces import read_trace
-from holdfast.twin.workload import make_workload, renewals
+from holdfast.twin.scenarios.inputs import BadInput
+from holdfast.twin.scenarios.scenario import Scenario, WorkloadFile
+from holdfast.twin.scenarios.traces import read_trace
+from holdfast.twin.scenarios.workload import make_workload, renewals
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
@@ -59,6 +59,8 @@ def _edited(place: str, value: object) -> dict[str, Any]:
         ("services.0.workload.lengths", None, "services[0].workload: lengths are missing"),
         ("services.0.workload.lengths.fixed.outputTokens", 0, "lengths.fixed.outputTokens"),
         ("services.0.initialReplicas", {"b200": 1}, "services[0]: no accelerator 'b200'"),
+        ("services.0.kvTokens", {"b200": 1}, "services[0]: no accelerator 'b200'"),
+        ("services.0.kvTokens", {"h100": 0}, "kvTokens.h100"),
         ("cluster.router", "magic", "cluster.router"),
         ("cluster.accelerators.h100.gpus", 0, "cluster.accelerators.h100.gpus"),
         ("cluster.accelerators.h100.system", "abacus", "cluster.accelerators.h100.system: no step table"),

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.twin.oracle import Needs, SizePlan, oracle, schedules
-from holdfast.twin.peak import static_peak
-from holdfast.twin.results import attains, gpu_hours
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.oracle import Needs, SizePlan, oracle, schedules
+from holdfast.twin.runs.peak import static_peak
+from holdfast.twin.runs.results import attains, gpu_hours
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 
@@ -86,7 +86,7 @@ def test_the_oracle_attains_with_less_than_the_static_peak(
         played.append((asked[2].planned_slots, simulate(*asked)))
         return played[-1][1]
 
-    monkeypatch.setattr("holdfast.twin.oracle.simulate", noted)
+    monkeypatch.setattr("holdfast.twin.runs.oracle.simulate", noted)
     found = oracle(scenario, declared, seed)
     able = [run for _, run in played if attains(run)]
     assert gpu_hours(found) == min(map(gpu_hours, able))

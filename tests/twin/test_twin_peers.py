@@ -14,7 +14,6 @@ from holdfast.cli.simulate import declare
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.twin.peer_metrics import EngineGauges, EngineShape, Sight
 from holdfast.twin.peers.aibrix import AibrixApa
 from holdfast.twin.peers.behavior import Behavior, Governor, Steps, average_value
 from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla, itl_seconds, ttft_seconds
@@ -24,10 +23,11 @@ from holdfast.twin.peers.knative import KnativeConcurrency
 from holdfast.twin.peers.peer import with_rates
 from holdfast.twin.peers.sageserve import SageServe, engine_rps, forecast
 from holdfast.twin.peers.wva import WvaSaturation, derived_tokens
+from holdfast.twin.pods.peer_metrics import EngineGauges, EngineShape, Sight
 from holdfast.twin.policies import POLICIES, make_policy
 from holdfast.twin.policy_port import BadPolicy, Policy
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 KEY = ServiceKey("simulated", "chat")

@@ -13,11 +13,11 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.domain.signals import SignalState
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing
+from holdfast.twin.arrays.state_arrays import FINISHED, REJECTED, UNSERVED
 from holdfast.twin.policies import Static
-from holdfast.twin.results import latencies
-from holdfast.twin.scenario import Retries, Scenario
-from holdfast.twin.state_arrays import FINISHED, REJECTED, UNSERVED
+from holdfast.twin.runs.results import latencies
+from holdfast.twin.scenarios.scenario import Retries, Scenario
 from tests.twin.test_twin_runs import Script, _run
 from tests.twin.twin_builders import LAW, SLO, drawn_workload, scenario_file, small_scenario
 

@@ -12,10 +12,10 @@ from holdfast.domain.cluster import Placement, QueueLimit, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.twin.arrays.state_arrays import LOST
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.policy_port import Move
-from holdfast.twin.run import Finished
-from holdfast.twin.state_arrays import LOST
+from holdfast.twin.runs.run import Finished
 from tests.twin.twin_builders import play, small_scenario
 
 LIMIT = QueueLimit(777, 1_800_000_000)

@@ -22,13 +22,13 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.enginetimer import gpu_of
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.twin import state_arrays
-from holdfast.twin.declared_service import engine_kind
+from holdfast.twin.arrays import state_arrays
 from holdfast.twin.policies import Holdfast, Static, make_policy, without_argument
 from holdfast.twin.policy_port import Move
-from holdfast.twin.results import budget_left, cost_dollars, good, summary
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.results import budget_left, cost_dollars, good, summary
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.declared_service import engine_kind
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.twin.policies import Holdfast
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import play, ready, scenario_file, small_scenario
 
 OFFICE = {"name": "office", "timezone": "Europe/Berlin", "start": "08:02", "end": "18:00", "min": 3}

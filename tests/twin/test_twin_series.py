@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.scheduler import SchedulerLimits
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing
-from holdfast.twin.series import COLUMNS, EngineSeries, gained, rows_of, usage_of
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing
+from holdfast.twin.pods.series import COLUMNS, EngineSeries, gained, rows_of, usage_of
 from tests.twin.twin_builders import LAW, SLO, drawn_workload
 
 FINISHED, REJECTED, OUTPUT, RUNNING = (

@@ -10,20 +10,23 @@ import pytest
 
 from holdfast.domain.engine import EngineFacts, ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, Traffic
-from holdfast.twin import view
+from holdfast.twin.pods import view
 
 NOT_PLAYED = {
     Traffic: {
         "ttft": "percentiles are for pages, nothing is decided by them",
         "tpot": "percentiles are for pages, nothing is decided by them",
         "e2e": "percentiles are for pages, nothing is decided by them",
+        "concurrency": "quantiles are for status and pages, nothing is decided by them",
         "revisions": "no revision is on trial in the twin",
         "silent": "an engine that hangs is seen by its own metrics",
         "failing": "no engine ends requests with an error",
+        "classes": "no request of the twin claims a class",
     },
     AcceleratorTraffic: {
         "failed": "no engine ends requests with an error",
         "aborted": "clients wait for their answers",
+        "batch": "no request of the twin claims a class",
     },
     EngineFacts: dict.fromkeys(
         {each.name for each in fields(EngineFacts)} - {"kv_tokens", "block_tokens"},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.twin.policies import Holdfast
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import play, ready, small_scenario
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "scenarios" / "spot.yaml"

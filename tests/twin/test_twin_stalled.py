@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.twin.policies import Holdfast, Static
-from holdfast.twin.run import Finished
+from holdfast.twin.runs.run import Finished
 from tests.twin.test_twin_runs import Script, _run
 from tests.twin.twin_builders import small_scenario
 

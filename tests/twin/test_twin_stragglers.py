@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from holdfast.twin.policies import Holdfast, Static
-from holdfast.twin.results import good
-from holdfast.twin.run import Finished
+from holdfast.twin.runs.results import good
+from holdfast.twin.runs.run import Finished
 from tests.twin.test_twin_runs import Script, _run
 from tests.twin.test_twin_stalled import hanging
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.cli.simulate import declare
 from holdfast.twin.policies import Holdfast
-from holdfast.twin.run import simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.run import simulate
+from holdfast.twin.scenarios.scenario import Scenario
 from tests.twin.twin_builders import scenario_file, small_scenario
 
 

@@ -24,10 +24,10 @@ from holdfast.enginemodel.host import (
 )
 from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.twin.fleet import Workload
+from holdfast.twin.arrays.fleet import Workload
 from holdfast.twin.policy_port import Policy
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.scenario import Scenario
 
 SLO = Slo(ttft_seconds=2.0, tpot_seconds=0.1, objective=0.99, window_seconds=3600.0)
 LAW = StepLaw(0.004, 3e-5, 1e-4, 2e-8, 4e-9)

@@ -142,6 +142,12 @@ app.kubernetes.io/component: prometheus
 - apiGroups: [apps]
   resources: [deployments/scale]   # replicas are written here and nowhere else
   verbs: [get, patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]    # of accelerators with nodes
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [get, patch]
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]   # whether one sizes a Deployment that an LLMService names as target
   verbs: [list]
@@ -158,7 +164,7 @@ app.kubernetes.io/component: prometheus
   resources: [serviceaccounts]     # these go with their LLMService, by owner reference
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [services]            # deleted: those of an activator that is no longer wanted
+  resources: [services]            # deleted: those of activators and routers that are no longer wanted
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps]          # deleted: pod files of earlier revisions, limits of engines without the plugin
@@ -171,6 +177,9 @@ app.kubernetes.io/component: prometheus
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]      # of services with inferencePool
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]                # patch: the annotations pod-deletion-cost and engine-limits
@@ -195,13 +204,13 @@ app.kubernetes.io/component: prometheus
 {{- /* By privilege: what holds of pods that do not use it, as an expression of the admission policy. */ -}}
 {{- define "holdfast.withoutPrivilege" -}}
 hostNetwork: >-
-  (!variables.pod.?hostNetwork.orValue(false)
+  (variables.pods.all(pod, !pod.?hostNetwork.orValue(false))
   && variables.containers.all(each, each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)))
-hostPID: "!variables.pod.?hostPID.orValue(false)"
-hostIPC: "!variables.pod.?hostIPC.orValue(false)"
-hostPath: variables.pod.?volumes.orValue([]).all(volume, !has(volume.hostPath))
+hostPID: variables.pods.all(pod, !pod.?hostPID.orValue(false))
+hostIPC: variables.pods.all(pod, !pod.?hostIPC.orValue(false))
+hostPath: variables.pods.all(pod, pod.?volumes.orValue([]).all(volume, !has(volume.hostPath)))
 hostProcess: >-
-  (!variables.pod.?securityContext.?windowsOptions.?hostProcess.orValue(false)
+  (variables.pods.all(pod, !pod.?securityContext.?windowsOptions.?hostProcess.orValue(false))
   && variables.containers.all(each, !each.?securityContext.?windowsOptions.?hostProcess.orValue(false)))
 privileged: >-
   variables.containers.all(each, !each.?securityContext.?privileged.orValue(false)
@@ -209,6 +218,6 @@ privileged: >-
   && each.?securityContext.?procMount.orValue('Default') == 'Default')
 # A Job that tunes runs as the service that it measures, which does not own it.
 serviceAccountName: >-
-  (!variables.pod.?automountServiceAccountToken.orValue(true) && (request.resource.resource == 'jobs'
-  || variables.pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners))
+  variables.pods.all(pod, !pod.?automountServiceAccountToken.orValue(true) && (request.resource.resource == 'jobs'
+  || pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners))
 {{- end }}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.domain.valid_traffic import judge
-from holdfast.observe.queries import window
+from holdfast.observe.series.queries import window
 from holdfast.policy.estimate.arrivals import FALSE_ALARMS_PER_DAY, Arrivals, observe_arrivals
 from holdfast.policy.estimate.cold_start import ColdStarts, lead_seconds
 from holdfast.policy.settings import PolicySettings

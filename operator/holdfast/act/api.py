@@ -103,6 +103,8 @@ class KubernetesApi:
     def __init__(self, client: ApiClient, timeout_seconds: float = 10.0) -> None:
         self._client = client
         self._timeout_seconds = timeout_seconds
+        self.outage = ""
+        """Why the newest request had no answer; empty as soon as one has. A 500 is one: a webhook may be away."""
 
     async def request(
         self,
@@ -127,7 +129,9 @@ class KubernetesApi:
             response = await self._client.call_api(method, url, headers, sent, _request_timeout=self._timeout_seconds)
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiUnreachable(f"{self.server} does not answer {method} {path}: {self._why(error)}") from error
+            self.outage = f"{self.server} does not answer {method} {path}: {self._why(error)}"
+            raise ApiUnreachable(self.outage) from error
+        self.outage = f"{self.server} answers {method} {path} with {response.status}" if response.status >= 502 else ""
         return _decoded(response.status, text)
 
     @property
@@ -184,7 +188,7 @@ def _in_pod(kubeconfig: Path | None, context: str | None) -> bool:
 
 
 def _missing(kubeconfig: Path | None) -> str:
-    """The kubeconfig that ought to be there, empty if it is: KUBECONFIG may list several, of which one is enough."""
+    """The missing kubeconfig, empty if there is one: KUBECONFIG may list several files, and one is enough."""
     paths = str(kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION)
     return "" if any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path) else paths
 

@@ -1,6 +1,6 @@
 """Server-side apply of rendered manifests: only differences, never over a foreign object.
 
-Written and watched objects are compared by the fields that the API server lists as ours (`render.live`). So another
+Written and watched objects are compared by the fields that the API server lists as ours (`rendered.live`). So another
 writer's fields never cause a request. Neither does the watch event of our own write: it shows the state that the
 response to that write already contained.
 """
@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.act.api import APPLY, MERGE, ApiError, ApiPort, Body
-from holdfast.act.resources import object_path
-from holdfast.render.live import RENDERING, SCALING, Live
-from holdfast.render.names import short_hash
+from holdfast.act.resources import WORKLOADS, object_path
+from holdfast.api import group_set
+from holdfast.rendered.live import RENDERING, SCALING, Live
+from holdfast.rendered.names import short_hash
 
 WATCH_LAG_SECONDS = 10.0
 
@@ -93,8 +94,8 @@ class Applier:
     async def apply(self, manifest: Manifest, shown: Live | None = None, now: float = 0.0) -> None:
         """Apply one manifest with the rendering manager.
 
-        Raises ForeignObject if the name is taken, and passes on ApiError and ApiUnreachable. A missing Deployment is
-        left to `create_deployment`: created here it would get the default size.
+        Raises ForeignObject if the name is taken, and passes on ApiError and ApiUnreachable. A missing workload is
+        left to `create_workload`: created here it would get the default size.
         """
         path = object_path(manifest)
         uid = _checked(manifest, shown.owners, shown.uid) if shown and shown.uid else await self._look(path, manifest)
@@ -109,7 +110,7 @@ class Applier:
             self._remember(path, manifest, answer, now)
 
     async def ask_for_creation(self, manifest: Manifest, replicas: int) -> None:
-        """Create a Deployment as a dry run; raises as `create_deployment` would.
+        """Create a workload as a dry run; raises as `create_workload` would.
 
         A dry run passes admission as the write does (Kubernetes API concepts, "Dry-run").
         """
@@ -117,8 +118,8 @@ class Applier:
         if not await self._look(path, manifest):
             await self._apply(path, _sized(manifest, replicas), SCALING, dryRun="All")
 
-    async def create_deployment(self, manifest: Manifest, replicas: int, now: float = 0.0) -> None:
-        """Create a Deployment at its wanted size, so that `replicas` belongs to the scaling manager alone.
+    async def create_workload(self, manifest: Manifest, replicas: int, now: float = 0.0) -> None:
+        """Create a workload at its wanted size, so that `replicas` belongs to the scaling manager alone.
 
         Three applies: the scaler creates the whole object (else it would be born with the default size 1), the
         renderer takes every other field, the scaler then lets go of all but `replicas`.
@@ -133,12 +134,12 @@ class Applier:
         self._remember(path, manifest, answer, now)
 
     async def _render(self, path: str, manifest: Manifest, uid: str) -> Body | None:
-        if manifest["kind"] != "Deployment":
+        if manifest["kind"] not in WORKLOADS:
             return await self._apply(path, _pinned(manifest, uid), RENDERING)
         if not uid:
             return None
         answer = await self._apply(path, _pinned(manifest, uid), RENDERING)
-        return await self._let_go(path, manifest, answer) if Live.of("Deployment", answer).half_made else answer
+        return await self._let_go(path, manifest, answer) if Live.of(manifest["kind"], answer).half_made else answer
 
     async def _let_go(self, path: str, manifest: Manifest, live: Body) -> Body:
         """Finish an interrupted creation with the last of its three applies, only if the size is still as read."""
@@ -156,10 +157,28 @@ class Applier:
             existing = await self._api.request("GET", path)
         except ApiError as error:
             if error.status == 404:
+                await self._check_service(manifest)
                 return ""
             raise
         live = Live.of(manifest["kind"], existing)
         return _checked(manifest, live.owners, live.uid)
+
+    async def _check_service(self, manifest: Manifest) -> None:
+        """Raise ForeignObject where the Service of a LeaderWorkerSet to create is taken: its pods would have no names.
+
+        Source: v0.9.0, controller_utils.go, CreateHeadlessServiceIfNotExists.
+        """
+        if manifest["kind"] != group_set.KIND:
+            return
+        service = {**_identity(manifest), "apiVersion": "v1", "kind": "Service"}
+        try:
+            found = await self._api.request("GET", object_path(service))
+        except ApiError as error:
+            if error.status == 404:
+                return
+            raise
+        if all(owner.get("kind") != group_set.KIND for owner in found["metadata"].get("ownerReferences") or ()):
+            raise ForeignObject(service)
 
     def _remember(self, path: str, manifest: Manifest, answer: Body, now: float) -> None:
         state = Live.of(manifest["kind"], answer).state
@@ -198,7 +217,7 @@ async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) 
 async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool = False) -> None:
     """Delete an object, with `uid` only exactly that one; its absence is success.
 
-    `after_its_pods`: the Deployment exists until the last of its pods is gone.
+    `after_its_pods`: a workload exists until the last of its pods is gone.
     """
     policy = "Foreground" if after_its_pods else "Background"
     body: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable
-from holdfast.api import llmbenchmark
+from holdfast.api import group_set, inference_pool, llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 
 _LOG = logging.getLogger(__name__)
@@ -19,6 +19,16 @@ _OURS = f"/apis/{GROUP}/{VERSION}"
 async def has_pod_monitors(api: ApiPort) -> bool:
     """Return whether the PodMonitor API exists; raises ApiUnreachable without an answer."""
     return await _serves(api, _POD_MONITORS, "podmonitors")
+
+
+async def has_inference_pools(api: ApiPort) -> bool:
+    """Return whether the InferencePool API exists; raises ApiUnreachable without an answer."""
+    return await _serves(api, f"/apis/{inference_pool.GATEWAY_API}", inference_pool.PLURAL)
+
+
+async def has_group_sets(api: ApiPort) -> bool:
+    """Return whether the LeaderWorkerSet API exists; raises ApiUnreachable without an answer."""
+    return await _serves(api, f"/apis/{group_set.API_VERSION}", group_set.PLURAL)
 
 
 async def has_benchmarks(api: ApiPort) -> bool:
@@ -125,6 +135,8 @@ async def _answers(api: ApiPort) -> bool:
 async def _serves(api: ApiPort, group: str, resource: str) -> bool:
     try:
         found = await api.request("GET", group)
-    except ApiError:
+    except ApiError as error:
+        if error.status == 429 or error.status >= 500:
+            raise ApiUnreachable(str(error)) from error
         return False
     return any(item.get("name") == resource for item in found.get("resources", ()))

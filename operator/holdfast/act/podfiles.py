@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from holdfast.act.api import ApiPort
 from holdfast.domain.service import ServiceKey
-from holdfast.render.names import SERVICE_LABEL
+from holdfast.rendered.names import SERVICE_LABEL
 
 _USERS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespaces/{}/pods")
 

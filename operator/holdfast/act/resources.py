@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.api import llmbenchmark
+from holdfast.api import group_set, inference_pool, llmbenchmark
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
 from holdfast.domain.service import ServiceKey
 
@@ -13,12 +13,18 @@ _KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
+    inference_pool.KIND: (inference_pool.GATEWAY_API, inference_pool.PLURAL),
     "Job": ("batch/v1", "jobs"),
+    group_set.KIND: (group_set.API_VERSION, group_set.PLURAL),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
 }
+
+
+WORKLOADS = frozenset({"Deployment", group_set.KIND})
+"""Kinds whose size has a writer of its own."""
 
 
 def collection_path(api_version: str, kind: str, namespace: str) -> str:

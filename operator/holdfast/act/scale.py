@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from holdfast.act.api import MERGE, ApiError, ApiPort, Body
 from holdfast.act.resources import live_path, pod_path
 from holdfast.domain.cluster import Workload
-from holdfast.render.live import SCALING
-from holdfast.render.names import DELETION_COST
+from holdfast.rendered.live import SCALING
+from holdfast.rendered.names import DELETION_COST
 
 _CONFLICT_RETRIES = 3
 
@@ -31,7 +31,8 @@ async def scale(
 
     Returns the answer to the write; None where the size was there already.
 
-    Just before, as many pods of `remove_first` are marked as are to go; none where all pods go.
+    Just before, as many pods of `remove_first` are marked as are to go; none where all pods go. A LeaderWorkerSet knows
+    no marks: it removes the groups with the highest numbers.
     """
     path = f"{live_path(namespace, workload.kind, workload.name)}/scale"
     for attempt in range(_CONFLICT_RETRIES):
@@ -41,7 +42,7 @@ async def scale(
             return None
         if observed is not None and size != observed:
             raise StaleDecision(f"{namespace}/{workload.name}: {size} replicas, decided on {observed}")
-        if attempt == 0 and wanted:
+        if attempt == 0 and wanted and workload.kind == "Deployment":
             await prefer_removal(api, namespace, remove_first[: max(0, size - wanted)])
         body = {"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}, "spec": {"replicas": wanted}}
         try:

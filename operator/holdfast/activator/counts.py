@@ -34,7 +34,7 @@ class RequestCounts:
             "holdfast_activator_wait_seconds", "Time from the arrival of a request until it was forwarded or rejected.",
             ["outcome"], buckets=WAIT_EDGES, registry=self.registry,
         )  # fmt: skip
-        # Told as 0 from the start: Prometheus takes a first value for no increase.
+        # Reported as 0 from the start: Prometheus sees no increase in a first value.
         for outcome in (FORWARDED, GONE, TURNED_AWAY):
             self._requests.labels(outcome)
         for outcome in (FORWARDED, GONE):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Options:
     """`upstream` is the only address that is ever connected to.
 
-    `models` are told to who asks for them while no engine is there; none where that is nobody's business.
+    `models` are listed to any client while no engine runs; none if they are not public.
     """
 
     upstream: URL

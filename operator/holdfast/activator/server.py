@@ -216,7 +216,7 @@ class ActivatorServer:
     async def _read(self, request: web.Request, number: int) -> bytearray:
         """Return the body; its room is the caller's to give back, unless this fails.
 
-        Its place is taken once it is whole, or those that never are would take them all.
+        It takes its place once it is whole, or requests that never are would take all places.
         """
         self._place()
         body = bytearray()
@@ -241,7 +241,7 @@ class ActivatorServer:
         return body
 
     async def _make_room(self, size: int, number: int) -> None:
-        """End those that send slowly, the oldest first, for as long as there is no room for this one."""
+        """End slow requests, the oldest first, for as long as there is no room for this one."""
         now = asyncio.get_running_loop().time()
         slow = [
             other

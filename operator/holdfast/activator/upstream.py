@@ -91,7 +91,7 @@ class Upstream:
             raise NotThere from error
 
     def leave(self) -> None:
-        """The process was told to end: from now on it matters whether the engines' name exists."""
+        """The process got a signal to end: from now on it matters whether the engines' name exists."""
         self._leaving = True
 
     async def there(self) -> None:
@@ -137,7 +137,7 @@ def in_full(host: str, search: Sequence[str]) -> str:
 
 
 def _search_domains() -> list[str]:
-    """Return those that the kubelet wrote; none where they cannot be read."""
+    """Return the domains that the kubelet wrote; none where they cannot be read."""
     try:
         lines = Path("/etc/resolv.conf").read_text(errors="replace").splitlines()
     except OSError:

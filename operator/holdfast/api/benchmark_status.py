@@ -71,6 +71,12 @@ class BenchmarkResult(StatusPart):
     """95th percentile of the time per output token."""
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
+    concurrency_p50: Figure | None = None
+    """Median over time of the requests under way at once."""
+    concurrency_p90: Figure | None = None
+    """90th percentile over time of the requests under way at once."""
+    concurrency_p99: Figure | None = None
+    """99th percentile over time of the requests under way at once."""
     requests: Count | None = None
     """Number of requests that were counted."""
     bad: Sentence | None = None

@@ -1,6 +1,6 @@
 """What a benchmark hands to the operator: the termination message of its container, which holds 4 KiB at most.
 
-The client fills it with what an endpoint that nobody knows has answered: what is read is bounded, field by field.
+Its content comes from the answers of an untrusted endpoint, so every field is bounded when it is read.
 """
 
 import json
@@ -62,8 +62,9 @@ class Failure(_Part):
 class RunFigures(_Part):
     """One run, or one trial of a sweep; None where not known.
 
-    `compute_bound`: whether FLOP/s bind before memory bandwidth. `tokens_per_dollar`: output tokens; the client does
-    not know the price of what answers, the operator does.
+    `concurrency_*`: requests under way at once, weighed by time. `compute_bound`: whether FLOP/s bind before memory
+    bandwidth. `tokens_per_dollar`: output tokens; the client does not know the price of what answers, the operator
+    does.
     """
 
     attainment: Share | None = None
@@ -82,6 +83,9 @@ class RunFigures(_Part):
     tpot_p99_seconds: Figure | None = None
     itl_p99_seconds: Figure | None = None
     e2e_p99_seconds: Figure | None = None
+    concurrency_p50: Figure | None = None
+    concurrency_p90: Figure | None = None
+    concurrency_p99: Figure | None = None
     compute_bound: StrictBool | None = None
     tokens_per_dollar: Figure | None = None
     bad: Annotated[dict[Cause, Count], Field(max_length=24)] = Field(default_factory=dict)
@@ -174,7 +178,7 @@ class Summary(_Part):
 
 
 def figure(value: float | None) -> float | None:
-    """Four digits of a number that can be told; None for NaN, infinity and less than nothing."""
+    """A number with four digits; None for NaN, infinite, negative and huge ones."""
     if value is None or not math.isfinite(value) or not 0.0 <= value <= 1e12:
         return None
     return float(f"{value:.4g}")

@@ -1,6 +1,7 @@
 """Conditions of an LLMService and of an LLMBenchmark, by the conventions of Kubernetes and kstatus."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -104,19 +105,64 @@ _WORST_FIRST = (
 )
 # That no replica serves yet is worth less than why: these come first then.
 _WHY_NONE_SERVES = ((ConditionType.STALLED, Status.TRUE), (ConditionType.CAPACITY_AVAILABLE, Status.FALSE))
+_LEAST_SHARED = 60
+"""Characters from which on a text is not repeated in another condition."""
 
 
 def worst(conditions: Iterable[Condition]) -> Condition | None:
-    """The condition that a person should read first; None without any.
+    """The condition that a person should read first; None without any."""
+    return next(iter(worst_first(conditions)), None)
 
-    That the engines of a target run without the plugin is no fault that somebody must mend.
+
+def worst_first(conditions: Iterable[Condition]) -> list[Condition]:
+    """The conditions that a person should read, in that order.
+
+    A target whose engines run without the plugin needs no action, so that condition is left out.
     """
-    found = {(each.type, each.status): each for each in conditions if each.reason != Reason.NOT_OUR_ENGINES}
-    ready = found.get((ConditionType.READY, Status.FALSE))
+    found = [each for each in conditions if each.reason != Reason.NOT_OUR_ENGINES]
+    ranks = _ranks(found)
+    return sorted((each for each in found if _key(each) in ranks), key=lambda each: ranks[_key(each)])
+
+
+def said_once(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """The conditions with each long text in the worst one that has it; in the others stands where to read it."""
+    ranks, told = _ranks(conditions), dict[str, Condition]()
+    for each in sorted(conditions, key=lambda each: ranks.get(_key(each), len(ranks))):
+        told[each.type] = replace(each, message=_referring(each.message, tuple(told.values())))
+    return tuple(told[each.type] for each in conditions)
+
+
+def _key(condition: Condition) -> tuple[str, str]:
+    return condition.type, condition.status
+
+
+def _ranks(conditions: Iterable[Condition]) -> dict[tuple[str, str], int]:
+    """How urgent each type with its status is, the most urgent one 0.
+
+    Where Stalled only repeats the reason of CapacityAvailable, that one counts how many replicas it concerns.
+    """
+    reasons = {_key(each): each.reason for each in conditions}
     order = _WORST_FIRST
-    if ready is not None and ready.reason == Reason.NO_REPLICAS:
-        order = _WHY_NONE_SERVES + order
-    return next((found[each] for each in order if each in found), None)
+    if reasons.get((ConditionType.READY, Status.FALSE)) == Reason.NO_REPLICAS:
+        why = [reasons.get(key) for key in _WHY_NONE_SERVES]
+        order = (_WHY_NONE_SERVES[::-1] if why[0] == why[1] else _WHY_NONE_SERVES) + order
+    return {key: rank for rank, key in enumerate(dict.fromkeys(order))}
+
+
+def _referring(message: str, told: Sequence[Condition]) -> str:
+    """A message with references in place of the long texts that others have; their remedies go with them."""
+    parts, carrier = list[str](), ""
+    for part in message.split("; "):
+        starts = [0, *(found.end() for found in re.finditer(": ", part))] if len(part) >= _LEAST_SHARED else []
+        ends = ((at, other) for at in starts for other in told if len(part) - at >= _LEAST_SHARED)
+        found = next(((at, other) for at, other in ends if part[at:] in other.message), None)
+        if found is not None:
+            at, other = found
+            parts += [f"{part[:at]}see {other.type}"] if at or carrier != other.message else []
+            carrier = other.message
+        elif part not in carrier:
+            parts, carrier = [*parts, part], ""
+    return "; ".join(parts)
 
 
 def _with_time(condition: Condition, before: Condition | None, now_iso: str) -> Condition:

@@ -27,6 +27,7 @@ _SERVICE_COLUMNS = (
     ("TPOT-P95", "string", ".status.slo.tpotP95", "95th percentile of the time per output token", 0),
     ("Reason", "string", ".status.reason", "Reason of the worst condition", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Time since creation", 0),
+    ("Class", "string", ".status.slo.hardestClass", "The class that Attainment and Budget are of", 1),
     ("Cost/h", "number", ".status.cost.perHour", "Dollars per hour", 1),
     ("Accelerators", "string", ".status.placements[*].accelerator", "Accelerator with most replicas", 1),
     ("Sequences", "integer", ".status.batching.maxNumSeqs", "Most sequences in one engine step", 1),
@@ -158,14 +159,14 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Jso
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> JsonSchema:
-    """The schema with its reference and its optional alternative folded in; what stands beside them wins."""
-    beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "allOf")}
+    """The schema with its reference and its optional alternative folded in; the schema's own keys win."""
+    own = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "allOf")}
     inner: Mapping[str, Any] = {}
     if "$ref" in schema:
         inner = definitions[schema["$ref"].rsplit("/", 1)[1]]
     elif "anyOf" in schema:
         (inner,) = (choice for choice in schema["anyOf"] if choice != {"type": "null"})
-    return {**_resolved(inner, definitions), **beside} if inner else beside
+    return {**_resolved(inner, definitions), **own} if inner else own
 
 
 def _keyword(key: str, value: Any, definitions: Mapping[str, Any]) -> JsonSchema:

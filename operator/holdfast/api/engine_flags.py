@@ -104,7 +104,8 @@ def _cel_is(words: Iterable[str]) -> str:
 
 _ONE_POD = _none_of(
     SEVERAL_PODS,
-    f"a replica is one pod, so args must not divide an engine among several: remove {', '.join(SEVERAL_PODS)}",
+    "args must not divide an engine among several pods, which accelerators[].nodes does: remove"
+    f" {', '.join(SEVERAL_PODS)}",
 )
 _WHOLE_ENGINE = Rule(
     # Without a list in the loop: the API server estimates its cost beyond what it allows.

@@ -58,6 +58,26 @@ _OBJECTIVE = Rule(
     "objective must be above 50% and below 100%: write a number and a percent sign, such as 99% or 99.5%",
     _objective_holds,
 )
+
+
+def _share(most_percent: int) -> Checked:
+    """A percentage from 0 to a bound."""
+
+    def holds(value: str) -> bool:
+        try:
+            return 0.0 <= parse_percent(value) <= most_percent / 100.0
+        except ValueError:
+            return False
+
+    return Checked(
+        Rule(
+            f"self.matches('{PERCENT_PATTERN}') && double(self.substring(0, self.size() - 1)) <= {most_percent}.0",
+            f"must be from 0% to {most_percent}%: write a number and a percent sign, such as 5%",
+            holds,
+        )
+    )
+
+
 _MODEL_URI = Rule(
     " || ".join(f"self.matches('{pattern}')" for pattern in _MODEL_PATTERNS),
     "uri must be a Hugging Face id (Qwen/Qwen3-8B), an absolute path in the image (/models/chat), pvc://claim/path"
@@ -65,8 +85,29 @@ _MODEL_URI = Rule(
     lambda text: any(re.fullmatch(pattern[1:-1], text) for pattern in _MODEL_PATTERNS),
 )
 
+_COMMIT = "@[0-9a-f]{40}"
+_HUB_ID = "[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*"
+_ADAPTER_RULES = (
+    matches(
+        f"^({_HUB_ID}(@.*)?|/[!-~]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[!-~]*)?)$",
+        "uri of an adapter must be a Hugging Face id with its commit (org/name@COMMIT), an absolute path in the image"
+        " (/adapters/sql) or pvc://claim/path",
+    ),
+    matches(
+        f"^({_HUB_ID}{_COMMIT}|/.*|pvc://.*)$",
+        "uri of an adapter on the hub must pin a commit, because a branch or tag may move and replicas would then serve"
+        " different adapters: write org/name@COMMIT with the 40 hexadecimal digits of the commit",
+    ),
+    Rule(
+        "!self.matches('(^|/)[.][.](/|$)')",
+        "uri of an adapter must not climb out of its folder: remove ..",
+        lambda text: re.search("(^|/)[.][.](/|$)", text) is None,
+    ),
+)
+
 Duration = Annotated[str, StringConstraints(max_length=16)]
 LatencyBound = Annotated[Duration, _duration("0s", "1d"), NeedsUnit("write it with a unit, such as 500ms or 1.5s")]
+ClassBound = Annotated[Duration, _duration("0s", "1d")]
 Window = Annotated[Duration, _duration("5m", "30d")]
 ShutdownTimeout = Annotated[Duration, _duration("1s", "1h")]
 StartupTimeout = Annotated[Duration, _duration("10s", "1d")]
@@ -76,14 +117,17 @@ Timeout = Annotated[Duration, _duration("1m", "1d")]
 Objective = Annotated[
     str, StringConstraints(max_length=16), Checked(_OBJECTIVE), NeedsUnit("write it with a percent sign, such as 99%")
 ]
+ClassObjective = Annotated[str, StringConstraints(max_length=16), Checked(_OBJECTIVE)]
+LeastShare = Annotated[str, StringConstraints(max_length=16), _share(50)]
+MostShare = Annotated[str, StringConstraints(max_length=16), _share(100)]
 ModelUri = Annotated[str, StringConstraints(max_length=512), Checked(_MODEL_URI)]
+AdapterUri = Annotated[str, StringConstraints(max_length=512), Checked(*_ADAPTER_RULES)]
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 PrintableText = Annotated[
     ShortText,
     Checked(matches("^[^\\x00-\\x1f\\x7f]*$", "must not have control characters: remove them")),
 ]
-LongText = Annotated[str, StringConstraints(max_length=4096)]
 ImageReference = Annotated[
     str,
     StringConstraints(max_length=512),
@@ -93,6 +137,11 @@ AcceleratorName = Annotated[
     str,
     StringConstraints(max_length=50),
     Checked(matches(LABEL_PATTERN, "name must be a DNS label: lower-case letters, digits and '-', such as h100")),
+]
+ClassName = Annotated[
+    str,
+    StringConstraints(max_length=63),
+    Checked(matches(LABEL_PATTERN, "name must be a DNS label: lower-case letters, digits and '-', such as premium")),
 ]
 ResourceName = Annotated[
     str,
@@ -154,7 +203,7 @@ Endpoint = Annotated[
 
 
 def map_keyed_by(key: str) -> dict[str, Any]:
-    """Schema of a list whose items are told apart by a key: it merges item by item under server-side apply."""
+    """Schema of a list whose items are identified by a key: it merges item by item under server-side apply."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 

@@ -109,6 +109,25 @@ class Rate(ApiModel):
     """Coefficient of variation (standard deviation / mean) of the gaps: 1 is Poisson, above 1 is burstier."""
 
 
+Requests = Annotated[StrictInt, Field(ge=1, le=5_000_000)]
+
+
+class Latency(ApiModel):
+    """Offline, as vLLM's `bench latency`: one batch after another, each sent at once when the last one has ended."""
+
+    batch_size: Annotated[StrictInt, Field(ge=1, le=100_000)] = 8
+    """Number of requests in a batch."""
+    requests: Requests | None = None
+    """Number of requests in all. Default: those of 30 batches."""
+
+
+class Throughput(ApiModel):
+    """Offline, as vLLM's `bench throughput`: all requests are sent at once."""
+
+    requests: Requests = 1000
+    """Number of requests."""
+
+
 _TOKENS_COVER_SEQUENCES = Rule(
     "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",
     "maxNumBatchedTokens must be at least maxNumSeqs, one token per sequence: raise it or lower maxNumSeqs",
@@ -146,7 +165,7 @@ _DRAWN_OR_MADE = Rule(
 
 
 class Lengths(ApiModel):
-    """Lengths of prompts and answers. Default: 512 and 128 tokens."""
+    """Lengths of prompts and answers. Default: 512 and 128 tokens; 32 and 128 of a latency load."""
 
     rules = (_DRAWN_OR_MADE,)
 
@@ -160,7 +179,7 @@ class Lengths(ApiModel):
     """A trace from which pairs of lengths are drawn."""
 
 
-LOADS = ("sweep", "rate", "concurrency", "trace", "tune")
+LOADS = ("sweep", "rate", "concurrency", "trace", "latency", "throughput", "tune")
 _ONE_LOAD = Rule(
     " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in LOADS) + " == 1",
     f"set exactly one load of {', '.join(LOADS)}",
@@ -179,6 +198,13 @@ _TUNE_NEEDS_SERVICE = Rule(
     lambda spec: spec.tune is None or spec.target.service_ref is not None,
     ".tune",
 )
+_OFFLINE_HAS_NO_DURATION = Rule(
+    "!(has(self.latency) || has(self.throughput)) || !has(self.duration)",
+    "duration cannot be combined with latency and throughput, which end by number of requests: remove duration, or set "
+    "their requests",
+    lambda spec: (spec.latency, spec.throughput) == (None, None) or spec.duration is None,
+    ".duration",
+)
 _TUNE_HAS_NO_DURATION = Rule(
     "!has(self.tune) || !has(self.duration)",
     (
@@ -193,7 +219,7 @@ _TUNE_HAS_NO_DURATION = Rule(
 class LLMBenchmarkSpec(ApiModel):
     """A load and its target. Each change of the spec runs the benchmark again; the same spec runs once."""
 
-    rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS, _TUNE_NEEDS_SERVICE, _TUNE_HAS_NO_DURATION)
+    rules = (_ONE_LOAD, _TRACE_HAS_LENGTHS, _OFFLINE_HAS_NO_DURATION, _TUNE_NEEDS_SERVICE, _TUNE_HAS_NO_DURATION)
 
     target: Target
     """The target of the benchmark, and how requests are sent."""
@@ -205,6 +231,10 @@ class LLMBenchmarkSpec(ApiModel):
     """Closed loop: number of concurrent requests; the next one is sent when one ends."""
     trace: Trace | None = None
     """Replay the arrivals and lengths of a recorded trace."""
+    latency: Latency | None = None
+    """Offline: one batch of requests after another, as vLLM's `bench latency`."""
+    throughput: Throughput | None = None
+    """Offline: all requests at once, as vLLM's `bench throughput`."""
     tune: Tune | None = None
     """Find the batching limits with the highest rate within the objective, on a separate engine. Its result is used to
     size services."""

@@ -6,16 +6,33 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from holdfast.api import fields
+from holdfast.api.classes import (
+    SLO_RULES,
+    RequestClass,
+    require_bounds_that_fit,
+    require_caps_that_lift_nothing,
+    require_shares_that_fit,
+)
 from holdfast.api.engine_flags import AcceleratorArguments, EngineArguments
+from holdfast.api.group_set import (
+    NAMES_OF_GROUPS_FIT,
+    NODES_SHARE_GPUS,
+    ONE_ENGINE_IN_A_GROUP,
+    SERVICES_OF_GROUPS_ARE_FREE,
+)
+from holdfast.api.inference_pool import InferencePool
+from holdfast.api.lora import NAMED_APART, Lora
 from holdfast.api.objectives import Objectives
-from holdfast.api.parallelism import COUNT_IS_PRODUCT, Count, Parallelism
+from holdfast.api.parallelism import COUNT_IS_PRODUCT, MAX_GPUS, Count, Parallelism
 from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.quantities import parse_duration_seconds
+from holdfast.api.router import Router
 from holdfast.api.rules import ApiModel, Rule
 from holdfast.api.scaling import Scaling
 from holdfast.api.spec_rules import SPEC_RULES
 from holdfast.api.target import Target
 from holdfast.api.template_rules import PodTemplate
+from holdfast_engine.objectives.rules import MOST_CLASSES
 
 GROUP = "holdfast.dev"
 VERSION = "v1alpha1"
@@ -76,6 +93,8 @@ class Cache(ApiModel):
 class Model(ApiModel):
     """The model to serve."""
 
+    rules = (NAMED_APART,)
+
     uri: fields.ModelUri
     """Hugging Face id, absolute path in the image, pvc://claim/path or oci://image (an image volume)."""
     served_name: fields.ShortText | None = None
@@ -90,6 +109,8 @@ class Model(ApiModel):
     """Quantization method (vLLM --quantization)."""
     token_secret_ref: SecretKeyReference | None = None
     """Secret with the Hugging Face token."""
+    lora: Lora | None = None
+    """LoRA adapters that every replica has before it is Ready."""
     cache: Cache = Cache()
     """Where weights and vLLM's compile cache are stored. A volume shortens cold starts most. Default: emptyDir."""
 
@@ -102,10 +123,27 @@ class Model(ApiModel):
 class SLO(Objectives):
     """Objectives of a good request, and the share of requests that must be good."""
 
+    rules = (*Objectives.rules, *SLO_RULES)
+
     objective: fields.Objective = "99%"
     """Share of the judged requests in the window that must meet all objectives; above 50% and below 100%."""
     window: fields.Window = "1h"
     """Rolling window of attainment and error budget, 5m to 30d."""
+    classes: Annotated[
+        tuple[RequestClass, ...], Field(max_length=MOST_CLASSES, json_schema_extra=fields.map_keyed_by("name"))
+    ] = ()
+    """Classes of requests with objectives of their own, at most 32. Requests without a class have those above."""
+    claim: Literal["Header", "Body", "None"] | None = None
+    """How a request names its class. Header: x-slo-class or x-gateway-inference-objective, which a gateway sets. Body:
+    also vllm_xargs, which clients write. None: not at all. Default: Header."""
+
+    @model_validator(mode="after")
+    def _classes_fit(self) -> Self:
+        by_path = [(f".classes[{number}]", each) for number, each in enumerate(self.classes)]
+        require_bounds_that_fit(self, by_path)
+        require_caps_that_lift_nothing(self, by_path)
+        require_shares_that_fit(self.classes)
+        return self
 
     @property
     def window_seconds(self) -> float:
@@ -127,7 +165,7 @@ class Hardware(ApiModel):
 class Accelerator(ApiModel):
     """A type of GPU node that replicas may run on."""
 
-    rules = (COUNT_IS_PRODUCT,)
+    rules = (COUNT_IS_PRODUCT, NODES_SHARE_GPUS, ONE_ENGINE_IN_A_GROUP, SERVICES_OF_GROUPS_ARE_FREE)
 
     name: fields.AcceleratorName
     """Name of this accelerator, such as h100."""
@@ -137,6 +175,8 @@ class Accelerator(ApiModel):
     """Number of GPUs per replica. Default: 1, or the product of the fields of parallelism."""
     parallelism: Parallelism | None = None
     """How these GPUs share the work. Default: all of them compute each layer together (tensor parallel)."""
+    nodes: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS)] = 1
+    """Number of nodes that a replica takes its GPUs from, one pod on each. Above 1 it needs LeaderWorkerSet."""
     node_selector: fields.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes that have this accelerator."""
     tolerations: fields.Tolerations = ()
@@ -163,6 +203,11 @@ class Accelerator(ApiModel):
         if self.parallelism is not None and "count" not in self.model_fields_set:
             self.__dict__["count"] = self.parallelism.gpus  # frozen for everybody else
         return self
+
+    @property
+    def gpus_per_pod(self) -> int:
+        """GPUs that each pod of a replica requests."""
+        return self.count // self.nodes
 
     @property
     def sharing(self) -> Parallelism:
@@ -316,8 +361,24 @@ class LLMServiceSpec(ApiModel):
     """Settings of the vLLM container."""
     rollout: Rollout = Field(default_factory=Rollout)
     """How replicas are replaced when the spec changes."""
+    router: Router | None = None
+    """vllm-router in front of the replicas, run by Holdfast; {} for the defaults."""
+    inference_pool: InferencePool | None = None
+    """An InferencePool of the replicas, for a gateway and an endpoint picker that the platform runs."""
     template: PodTemplate | None = None
     """Pod template overlay (strategic merge patch); the name of the engine container is vllm."""
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> Self:
+        adapters = () if self.model.lora is None else self.model.lora.adapters
+        found = ((f".model.lora.adapters[{number}].slo", each.own_class) for number, each in enumerate(adapters))
+        require_bounds_that_fit(self.slo, ((path, each) for path, each in found if each is not None))
+        return self
+
+    @property
+    def adapter_classes(self) -> tuple[RequestClass, ...]:
+        """The classes that the names of adapters select."""
+        return () if self.model.lora is None else self.model.lora.classes
 
     @property
     def only_recommends(self) -> bool:
@@ -362,7 +423,7 @@ class LLMService(ApiModel):
     """A model served on vLLM so that its latency objectives keep holding at the lowest cost."""
 
     model_config = ConfigDict(extra="ignore")
-    rules = (NAME_IS_LABEL, NAMES_FIT)
+    rules = (NAME_IS_LABEL, NAMES_FIT, NAMES_OF_GROUPS_FIT)
 
     metadata: ObjectMeta
     spec: LLMServiceSpec

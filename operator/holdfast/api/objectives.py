@@ -1,5 +1,7 @@
 """What a good request is: the objectives that a service keeps and a benchmark judges by."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from holdfast.api import fields
@@ -19,7 +21,7 @@ _E2E_ABOVE_TTFT = Rule(
 class Objectives(ApiModel):
     """Objectives of a good request, and the share of requests that must be good."""
 
-    rules = (_E2E_ABOVE_TTFT,)
+    rules: ClassVar[tuple[Rule, ...]] = (_E2E_ABOVE_TTFT,)
 
     ttft: fields.LatencyBound
     """Maximum time to first token of a good request, such as 500ms."""

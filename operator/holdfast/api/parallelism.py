@@ -29,13 +29,12 @@ Count = Annotated[StrictInt, Field(ge=1, le=MAX_GPUS, json_schema_extra=_without
 
 
 class Parallelism(ApiModel):
-    """How the GPUs of a replica share its work. A replica is one pod, so all of them are on one node."""
+    """How the GPUs of a replica share its work. They are on one node, unless `nodes` spreads them."""
 
     rules = (
         Rule(
             f"{_cel_product('self')} <= {MAX_GPUS}",
-            f"the product of tensor, pipeline and data must be at most {MAX_GPUS}, because a replica is one pod:"
-            " lower one of them",
+            f"the product of tensor, pipeline and data must be at most {MAX_GPUS}: lower one of them",
             lambda parallelism: parallelism.gpus <= MAX_GPUS,
         ),
     )

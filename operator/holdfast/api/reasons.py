@@ -31,15 +31,19 @@ class Reason(StrEnum):
         "A Ready replica is a straggler: it misses the objectives while its peers meet them; the message names it.",
     )
     NODE_LOST = "NodeLost", "The node of a replica does not respond; the replica does not count as capacity."
-    IMAGE_UNSUPPORTED = "ImageUnsupported", "The image contains no vLLM, or a version older than Holdfast supports."
+    IMAGE_UNSUPPORTED = (
+        "ImageUnsupported",
+        "The image contains no vLLM, or a version older than Holdfast supports, or is of another architecture.",
+    )
     ENGINE_UNSUPPORTED = "EngineUnsupported", "The engine generates no text, or runs without vLLM's Python server."
     IMAGE_PULL_FAILING = "ImagePullFailing", "The image cannot be pulled."
     MODEL_NOT_FOUND = "ModelNotFound", "No model was found at model.uri."
+    ADAPTER_NOT_FOUND = "AdapterNotFound", "A LoRA adapter cannot be loaded; the message names it."
     MODEL_FORBIDDEN = "ModelForbidden", "The hub or bucket refuses the download: no access with this token."
     HUB_UNREACHABLE = "HubUnreachable", "The weights cannot be fetched: hub or bucket is away, down or untrusted."
     DISK_FULL = "DiskFull", "The disk of a replica is full."
     SECRET_MISSING = "SecretMissing", "A Secret that the spec names, or a key in it, does not exist."
-    VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist."
+    VOLUME_MISSING = "VolumeMissing", "A PersistentVolumeClaim that the spec names does not exist or has no volume."
     VOLUME_NOT_SHARED = (
         "VolumeNotShared",
         "A PersistentVolumeClaim can be used on one node only, and replicas on several nodes use it.",
@@ -145,6 +149,8 @@ class Reason(StrEnum):
         "CrdTooOld",
         "The CRD in the cluster is older than the operator, and fields of the applied manifest were dropped.",
     )
+    API_MISSING = "ApiMissing", "The cluster has no API for an object that the spec asks for."
+    ROUTER_UNAVAILABLE = "RouterUnavailable", "No pod of the router is ready, so clients reach the replicas without it."
     TIMEZONE_UNKNOWN = "TimezoneUnknown", "A schedule names an unknown time zone, so it has no effect."
 
     # Decisions: up

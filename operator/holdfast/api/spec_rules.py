@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
+from holdfast.api.classes import CLASS_RULES
 from holdfast.api.engine_flags import GENERATES
+from holdfast.api.inference_pool import POOL_WITHOUT_ZERO
+from holdfast.api.lora import LORA_RULES
 from holdfast.api.parallelism import cel_gpus
+from holdfast.api.router import ROUTER_IS_TAKEN, ROUTER_RULES
 from holdfast.api.rules import Rule
 from holdfast.api.target import TARGET_RULES, unless_target
 
-if TYPE_CHECKING:
-    from holdfast.api.llmservice import Accelerator, LLMServiceSpec
+Spec = Any
+Accelerator = Any
+"""The values that a rule gets; the modules of their types list the rules."""
 
 
-def _costs(spec: LLMServiceSpec) -> list[bool]:
+def _costs(spec: Spec) -> list[bool]:
     return [accelerator.cost_per_hour is not None for accelerator in spec.accelerators]
 
 
@@ -27,14 +32,14 @@ _LEAST = "self.scaling.min > 0 ? self.scaling.min : 1"
 _FLOOR = "has(self.scaling.minOnDemand) ? self.scaling.minOnDemand : 0"
 
 
-def _may_run(spec: LLMServiceSpec, replicas: int, *, on_demand: bool = False) -> bool:
+def _may_run(spec: Spec, replicas: int, *, on_demand: bool = False) -> bool:
     """Whether the spec allows so many: accelerators are used one at a time, within their max and the budget.
 
-    With scaling.minOnDemand a spot one serves beside that many of one that is not, on the same hardware as far as
-    resource and count tell.
+    With scaling.minOnDemand a spot accelerator serves together with that many on-demand replicas of the same resource
+    and count.
     """
     floor = spec.scaling.min_on_demand
-    beside = min(floor, replicas)
+    on_demand_replicas = min(floor, replicas)
     regular = [each for each in spec.accelerators if not each.spot]
     spots = [each for each in spec.accelerators if each.spot and not on_demand]
     alone = regular if floor else regular + spots
@@ -42,8 +47,8 @@ def _may_run(spec: LLMServiceSpec, replicas: int, *, on_demand: bool = False) ->
         return True
     return floor > 0 and any(
         (spot.resource, spot.count) == (each.resource, each.count)
-        and _has_room(spot, replicas - beside) and _has_room(each, floor)
-        and _is_paid(spec, (spot, replicas - beside), (each, beside))
+        and _has_room(spot, replicas - on_demand_replicas) and _has_room(each, floor)
+        and _is_paid(spec, (spot, replicas - on_demand_replicas), (each, on_demand_replicas))
         for spot in spots for each in regular
     )  # fmt: skip
 
@@ -52,14 +57,14 @@ def _has_room(accelerator: Accelerator, replicas: int) -> bool:
     return accelerator.max is None or accelerator.max >= replicas
 
 
-def _is_paid(spec: LLMServiceSpec, *parts: tuple[Accelerator, int]) -> bool:
+def _is_paid(spec: Spec, *parts: tuple[Accelerator, int]) -> bool:
     limit = spec.budget.max_cost_per_hour
     cost = sum((accelerator.cost_per_hour or 0.0) * (accelerator.count * replicas) for accelerator, replicas in parts)
     return limit is None or cost <= limit * _ROUNDING
 
 
 def _cel_may_run(replicas: str, *, on_demand: bool = False) -> str:
-    """CEL for `_may_run`; lists of one give names to the replicas n, the floor f, and those d beside a spot one."""
+    """CEL for `_may_run`; lists of one name the replicas n, the floor f, and the on-demand replicas d."""
     spot, alone = "(has(a.spot) && a.spot)", f"{_cel_room('a', 'n')} && {_cel_paid(('a', 'n'))}"
     if on_demand:
         return f"[{replicas}].all(n, self.accelerators.exists(a, !{spot} && {alone}))"
@@ -149,7 +154,7 @@ ACTIVATOR_IS_TAKEN = Rule(
 )
 
 
-def _python(cel: str, field: str, why: str, holds: Callable[[LLMServiceSpec], bool]) -> Rule:
+def _python(cel: str, field: str, why: str, holds: Callable[[Spec], bool]) -> Rule:
     """What the Rust front end cannot do."""
     rust = "has(self.engine) && has(self.engine.frontEnd) && self.engine.frontEnd == 'Rust'"
     return Rule(
@@ -209,7 +214,12 @@ SPEC_RULES = (
     REPLICAS_WITHIN_BOUNDS,
     unless_target(REPLICAS_CAN_RUN, "accelerators"),
     ZERO_WITHOUT_TLS,
+    POOL_WITHOUT_ZERO,
+    *ROUTER_RULES,
     *RUST_RULES,
+    *CLASS_RULES,
+    *(unless_target(rule, "model") for rule in LORA_RULES),
     unless_target(ACTIVATOR_IS_TAKEN, "accelerators"),
+    unless_target(ROUTER_IS_TAKEN, "accelerators"),
 )
-"""In the order in which they are told."""
+"""In the order in which violations are reported."""

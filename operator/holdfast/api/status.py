@@ -123,6 +123,28 @@ class ReplicaCounts(StatusPart):
     """Ready and desired replicas in one text, such as 3/5."""
 
 
+class ClassStatus(StatusPart):
+    """Verdicts over the window about the requests of one class, by the bounds of the class."""
+
+    name: Word
+    """Name of the class in slo.classes."""
+    objective: Attainment | None = None
+    """Share of the requests of the class that must be good."""
+    attainment: Attainment | None = None
+    """Share of the judged requests in the window that met all objectives of the class. Absent: too few were judged."""
+    budget_remaining: Percent | None = None
+    """Error budget of the class that is left in the window; below 0% its objective is missed."""
+    requests: Rate | None = None
+    """Number of requests of the class that were judged in the window."""
+
+
+_Classes = Annotated[
+    tuple[ClassStatus, ...],
+    Field(max_length=32),
+    PlainSerializer(lambda classes: [each.to_dict() for each in classes]),
+]
+
+
 class SLOStatus(StatusPart):
     """Measurements over the window: attainment of the objective, rates and latencies."""
 
@@ -150,6 +172,13 @@ class SLOStatus(StatusPart):
     """95th percentile of the time per output token."""
     tpot_p99_seconds: Seconds | None = None
     """99th percentile of the time per output token."""
+    concurrency_p50: Rate | None = None
+    """Median over ten minutes of the requests that the engines hold at once, running or waiting. Absent: no engine
+    reports them."""
+    concurrency_p90: Rate | None = None
+    """90th percentile of the requests that the engines hold at once."""
+    concurrency_p99: Rate | None = None
+    """99th percentile of the requests that the engines hold at once."""
     quantile: Quantile | None = None
     """Safety level of the forecast, from 0 to 1: the higher it is, the more load above the expected load the size
     covers. It is a setting, not a probability. It rises while the error budget burns too fast and falls while budget is
@@ -161,6 +190,11 @@ class SLOStatus(StatusPart):
     client. engine: each request was judged by the times at which its tokens left the engine, because some answers are
     not streamed or not watched; clients see them later. bounds: only the histograms of vLLM are known, so attainment is
     a lower bound and the real value may be higher."""
+    hardest_class: Word | None = None
+    """The class that attainment and budgetRemaining are of: it has burned most of its error budget. Absent: they are of
+    requests without a class."""
+    classes: _Classes | None = None
+    """Verdicts by class. Requests without a class are in none of them."""
 
 
 class CapacityStatus(StatusPart):
@@ -189,6 +223,8 @@ class EngineStatus(StatusPart):
     """What the engines report of themselves. If they differ, numbers are the smallest, and words those of most engines.
     Absent values: no engine has reported them; all but kvCacheTokens and acceptedDraftTokens need the plugin."""
 
+    model_config = ConfigDict(alias_generator=lambda name: to_camel(name.removesuffix("_seconds")))
+
     kv_cache_tokens: Figure | None = None
     """Tokens in the KV cache of one engine: it holds the prompt and output tokens of all requests that run."""
     max_model_len: Count | None = None
@@ -202,6 +238,11 @@ class EngineStatus(StatusPart):
     accepted_draft_tokens: Figure | None = None
     """Mean number of drafted tokens that the model accepts per step of a sequence. Each step gives this many tokens and
     one more."""
+    front_end: Word | None = None
+    """What serves requests: Python, in one or several processes, or Rust."""
+    front_end_lag_seconds: Seconds | None = None
+    """Longest time from a token leaving an engine to its bytes being written. Absent: nobody reports it, as behind Rust
+    or several processes; then requests are judged by the engine's times, and clients see tokens later by this lag."""
 
 
 class PlacementStatus(StatusPart):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from holdfast.api import fields
 from holdfast.api.rules import ApiModel, Checked, Rule
-
-if TYPE_CHECKING:
-    from holdfast.api.llmservice import LLMServiceSpec
 
 MAX_NAME_LENGTH = 46
 """Kubernetes cuts the names of pods behind 58 characters: `NAME-`, up to 10 of the ReplicaSet's hash, and `-`."""
@@ -32,7 +30,7 @@ class Target(ApiModel):
     """Name of the Deployment. Holdfast changes nothing of it but its size."""
 
 
-_READ = ("model", "accelerators", "engine", "template", "rollout", "batching")
+_READ = ("model", "accelerators", "engine", "template", "rollout", "batching", "router", "inferencePool")
 
 
 def _absent(name: str) -> Rule:
@@ -53,7 +51,7 @@ def _needed(name: str, example: str) -> Rule:
     )
 
 
-def _with_target(cel: str, message: str, holds: Callable[[LLMServiceSpec], bool], field: str) -> Rule:
+def _with_target(cel: str, message: str, holds: Callable[[Any], bool], field: str) -> Rule:
     return Rule(f"!has(self.target) || {cel}", message, lambda spec: spec.target is None or holds(spec), field)
 
 
@@ -107,9 +105,11 @@ def unless_target(rule: Rule, *read: str) -> Rule:
     )
 
 
-def _all_given(spec: LLMServiceSpec, names: Iterable[str]) -> bool:
+def _all_given(spec: ApiModel, names: Iterable[str]) -> bool:
     return all(_is_given(spec, name) for name in names)
 
 
-def _is_given(spec: LLMServiceSpec, name: str) -> bool:
-    return name in spec.model_fields_set and getattr(spec, name) is not None
+def _is_given(spec: ApiModel, name: str) -> bool:
+    """`name` is the field's name in manifests."""
+    attribute = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+    return attribute in spec.model_fields_set and getattr(spec, attribute) is not None

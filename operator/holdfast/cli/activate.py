@@ -12,7 +12,7 @@ from holdfast.activator.server import serve
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop; 1 where a port is taken."""
+    """Serve until SIGTERM or SIGINT; 1 where a port is taken."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     options = Options(
         upstream=arguments.upstream,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from typing import Any
 
 import yaml
@@ -15,22 +14,23 @@ from holdfast.api.llmservice import API_VERSION, KIND, InvalidLLMService, LLMSer
 from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
-from holdfast.cli.terminal import printable
-from holdfast.control.report import told_sizer
-from holdfast.control.targets import autoscalers_in, read_target
+from holdfast.cli.terminal import printable, said
+from holdfast.control.status.report import told_sizer
+from holdfast.control.tick.targets import autoscalers_in, read_target
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.service import AcceleratorOption
 from holdfast.enginemodel.prior import option_prior
-from holdfast.observe import mapping
-from holdfast.observe.adoption import TargetState, accelerator_labels, adopted, own_pods
-from holdfast.observe.cluster import Invalid, ServiceParts
-from holdfast.observe.sizers import autoscalers_path
-from holdfast.observe.spec import to_spec
+from holdfast.observe.adoption.adoption import UNNAMED, TargetState, accelerator_labels, adopted, own_pods
+from holdfast.observe.objects import mapping
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.sizers import autoscalers_path
+from holdfast.observe.objects.spec import to_spec
 
 _DEPLOYMENT = re.compile(r"(?:(?:deploy|deployments?|deployments?\.apps)/)?([^/]+)")
 _MOST = 10
 _HEADER = """# Deployment {name} runs {model} in {replicas} of {gpus} x {resource}{product}.
 # Holdfast only recommends until mode is Auto; then it changes the size and nothing else.
+# A target has no prices, so its status has no cost: holdfast plan --cost GPU=DOLLARS compares accelerators.
 """
 
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the LLMService; 1 with one sentence where the Deployment cannot be sized, 2 for bad arguments."""
     found = _DEPLOYMENT.fullmatch(arguments.deployment)
     if found is None:
-        return _said(2, f"{arguments.deployment}: only Deployments can be adopted; name one as deploy/NAME")
+        return said("adopt", 2, f"{arguments.deployment}: only Deployments can be adopted; name one as deploy/NAME")
     return reading.read("adopt", arguments, lambda api: told(api, arguments, found[1]))
 
 
@@ -50,20 +50,27 @@ async def told(api: ApiPort, arguments: argparse.Namespace, name: str) -> int:
     try:
         declared = LLMService.parse(body)
     except InvalidLLMService as error:
-        return _said(2, str(error))
+        return said("adopt", 2, str(error))
     if state.unreadable:
-        return _said(1, f"you may not {state.unreadable}; ask for that right")
-    labels = accelerator_labels(own_pods(state.deployment, state.pods), await _nodes(api)) if state.deployment else {}
+        return said("adopt", 1, f"you may not {state.unreadable}; ask for that right")
+    labels = await labels_of(api, state)
     part = adopted(ServiceParts(declared, to_spec(declared)), state, labels)
     if isinstance(part, Invalid):
-        return _said(1, part.message)
+        return said("adopt", 1, part.message)
     if other := await _other(api, namespace, name):
-        return _said(1, f"LLMService {other} has Deployment {name} as target already; edit it instead")
-    print(json.dumps(body) if arguments.json else text(body, part), end="\n" if arguments.json else "")
+        return said("adopt", 1, f"LLMService {other} has Deployment {name} as target already; edit it instead")
+    print(json.dumps(body) if arguments.json else text(body, part, bool(labels)), end="\n" if arguments.json else "")
     if part.adoption and part.adoption.autoscaler:
         sizes, remedy = told_sizer(part.adoption)
-        _said(0, f"{sizes}; {remedy} before you set mode to Auto")
+        said("adopt", 0, f"{sizes}; {remedy} before you set mode to Auto")
     return 0
+
+
+async def labels_of(api: ApiPort, state: TargetState) -> dict[str, str]:
+    """Labels of its nodes that name the accelerator; none where no node may be read."""
+    if not state.deployment:
+        return {}
+    return accelerator_labels(own_pods(state.deployment, state.pods), await _nodes(api))
 
 
 def manifest(namespace: str, name: str, arguments: argparse.Namespace, bounds: dict[str, int]) -> Body:
@@ -82,8 +89,8 @@ def manifest(namespace: str, name: str, arguments: argparse.Namespace, bounds: d
     }
 
 
-def text(body: Body, part: ServiceParts) -> str:
-    """Return the manifest as YAML, with what was read of the Deployment."""
+def text(body: Body, part: ServiceParts, placed: bool) -> str:
+    """Return the manifest as YAML, with what was read of the Deployment; `placed`: a node names the accelerator."""
     option = part.spec.accelerators[0]
     header = _HEADER.format(
         name=part.placements[0].workload.name,
@@ -91,7 +98,7 @@ def text(body: Body, part: ServiceParts) -> str:
         replicas=counted(part.placements[0].replicas, "replica"),
         gpus=option.gpus_per_replica,
         resource=option.resource,
-        product=f" ({option.name})" if option.node_selector else "",
+        product="" if option.name == UNNAMED else f" ({option.name}{'' if placed else ', by its nodeSelector'})",
     )
     lines = "".join(f"{printable(line)}\n" for line in header.splitlines())
     return lines + _unknown(part.spec.model_uri, option) + yaml.safe_dump(body, sort_keys=False)
@@ -134,8 +141,3 @@ async def _other(api: ApiPort, namespace: str, name: str) -> str:
         return ""
     targets = {(each["spec"].get("target") or {}).get("name"): each["metadata"]["name"] for each in listed}
     return str(targets.get(name, ""))
-
-
-def _said(code: int, sentence: str) -> int:
-    print(printable(f"holdfast adopt: {sentence}"), file=sys.stderr)
-    return code

@@ -21,16 +21,20 @@ from holdfast.api.benchmark_summary import Failed, Summary
 from holdfast.cli.noresult import no_result
 from holdfast.cli.terminal import printable, unwritten
 from holdfast.enginemodel.catalog import find_model
-from holdfast.tools.bench import checks, loads, options, records, report, summary, sweeppage
-from holdfast.tools.bench import page as pages
-from holdfast.tools.bench.client import as_recorded
-from holdfast.tools.bench.endpoint import NoEndpoint, served_model
-from holdfast.tools.bench.engine import Reported
-from holdfast.tools.bench.load_generator import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
-from holdfast.tools.bench.results import as_json, measure
-from holdfast.tools.bench.trials import CLIENT_REMEDY, SweepRunner, sweep_load, watched
+from holdfast.tools.bench.figures import summary
+from holdfast.tools.bench.figures.engine import Reported
+from holdfast.tools.bench.figures.results import as_json, measure
+from holdfast.tools.bench.generators.client import OwnGenerator, as_recorded
+from holdfast.tools.bench.generators.endpoint import NoEndpoint, served_model
+from holdfast.tools.bench.load import records
+from holdfast.tools.bench.load.load_generator import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
+from holdfast.tools.bench.pages import overlay, report, sweeppage
+from holdfast.tools.bench.pages import page as pages
+from holdfast.tools.bench.runs import batching, checks, loads, options
+from holdfast.tools.bench.runs.trials import CLIENT_REMEDY, SweepRunner, sweep_load, watched
 from holdfast.tools.reports import page
-from holdfast.twin.inputs import BadInput
+from holdfast.tools.reports.files import check_files
+from holdfast.twin.scenarios.inputs import BadInput
 
 FILES = 65_536
 """Open connections that a run may need."""
@@ -56,8 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """All that may go wrong comes as an exception."""
+    if arguments.overlay:
+        return _overlay(arguments)
     checks.check(arguments)
-    checks.check_files(arguments, "trace", "lengths")
+    check_files(arguments, "trace", "lengths")
     if arguments.plot:
         page.require()
     if arguments.source is not None:
@@ -65,10 +71,27 @@ def _run(arguments: argparse.Namespace) -> int:
         return _tell(
             arguments, Run(read, as_recorded(read), "records"), f"records of {arguments.source}", arguments.model
         )
-    endpoint = options.endpoint_of(arguments, os.environ)
+    endpoint = replace(options.endpoint_of(arguments, os.environ), classes=tuple(arguments.classes))
     if arguments.sweep:
         return asyncio.run(_sweep(arguments, endpoint))
+    if arguments.compare_batching:
+        return asyncio.run(_compare(arguments, endpoint))
     return asyncio.run(_measure(arguments, endpoint, loads.load_of(arguments)))
+
+
+def _overlay(arguments: argparse.Namespace) -> int:
+    """Show what was measured of several endpoints before."""
+    checks.check_overlay(arguments)
+    if arguments.plot:
+        page.require()
+    spots = overlay.read(arguments.overlay)
+    _write_json(arguments, overlay.as_json(spots))
+    if arguments.plot:
+        overlay.write(arguments.plot, spots)
+    if arguments.json != "-":
+        title = f"{len(arguments.overlay)} endpoints"
+        _print(title, report.drawn(overlay.HEADS, overlay.rows(spots)), overlay.told(spots))
+    return 0
 
 
 async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: loads.Chosen) -> int:
@@ -76,6 +99,25 @@ async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: lo
     endpoint = replace(endpoint, model=await served_model(endpoint))
     done, engine = await _sent(loads.generator_of(arguments, endpoint.model), endpoint, chosen.load)
     return _tell(arguments, done, f"{endpoint.model} at {endpoint.url}: {chosen.told}", endpoint.model, engine)
+
+
+async def _compare(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
+    """0 where each of the four runs finished all its requests."""
+    allow_connections()
+    by_lengths = batching.planned(arguments)
+    endpoint = replace(endpoint, model=await served_model(endpoint))
+    found = []
+    for cell in batching.CELLS:
+        requests = by_lengths[cell.variable]
+        done, _ = await _sent(OwnGenerator(), endpoint, batching.load_of(arguments, cell, requests))
+        _refuse_slow(arguments, done)
+        found.append(batching.measured(cell, done.records, arguments.compare_batching))
+    count = len(by_lengths[True])
+    title = f"{endpoint.model} at {endpoint.url}: 4 x {count} requests, {arguments.compare_batching} at a time"
+    _write_json(arguments, batching.as_json(found, title))
+    if arguments.json != "-":
+        _print(title, report.drawn(batching.HEADS, map(batching.row, found)), batching.told(found))
+    return 0 if all(each.finished == count for each in found) else 1
 
 
 async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
@@ -94,6 +136,14 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
         lines = [*report.lines(sweeppage.asked(found, load)[2:]), *sweeppage.told(found)]
         _print(title, report.drawn(sweeppage.HEADS, sweeppage.rows(found)), lines)
     return _measured(arguments, summary.of_sweep(found), bool(found.at_objective_rps))
+
+
+def _refuse_slow(arguments: argparse.Namespace, done: Run) -> None:
+    """ClientTooSlow where figures would be the client's own."""
+    gap = measure(done.records, arguments.slo, 0.0, 0.0).itl.p50
+    refused = done.client.overloaded(arguments.max_client_lag, gap) if done.client is not None else ""
+    if refused:
+        raise ClientTooSlow(f"result rejected, the client was too slow: {refused}; {CLIENT_REMEDY}")
 
 
 def _measured(arguments: argparse.Namespace, found: Summary, attained: bool) -> int:
@@ -122,7 +172,8 @@ def _tell(arguments: argparse.Namespace, done: Run, title: str, model: str, engi
     cuts = arguments.warm_up, arguments.cool_down
     if arguments.latency or arguments.throughput:
         cuts = arguments.warm_up or 0.0, arguments.cool_down or 0.0
-    found = measure(done.records, arguments.slo, *cuts, arguments.cost_per_hour, done.client, arguments.threshold)
+    cost, thresholds = arguments.cost_per_hour, arguments.threshold
+    found = measure(done.records, arguments.slo, *cuts, cost, done.client, thresholds, arguments.classes)
     if not found.requests:
         raise BadInput(f"--warm-up and --cool-down exclude all {found.left_out} requests; lower them")
     kv_model = arguments.kv_model or find_model(model)

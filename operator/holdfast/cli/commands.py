@@ -5,6 +5,7 @@ from __future__ import annotations
 COMMANDS = {
     "run": "run the operator, in a cluster or with a kubeconfig",
     "activate": "hold requests of a service without replicas until one is ready",
+    "route": "run vllm-router in front of the ready replicas of a service",
     "emulate": "an OpenAI-compatible server with vLLM's timing and metrics, without a GPU",
     "simulate": "simulate scenarios under policies (digital twin), without a GPU",
     "plan": "replicas, accelerator, batching and cost for a load, without a GPU",
@@ -14,6 +15,7 @@ COMMANDS = {
     "adopt": "print the LLMService that sizes an existing vLLM Deployment as it is",
     "explain": "the last or a past decision: what was measured, what was decided and why",
     "status": "list services with attainment, budget, replicas and the reason of the worst condition",
+    "savings": "GPU-hours that a service used, and what Holdfast would have used for the same load",
     "rules": "print recording rules and alerts",
     "dashboards": "print the dashboards for Grafana",
     "crd": "print the CRDs generated from the types",
@@ -21,5 +23,5 @@ COMMANDS = {
 }
 """What each is for. Its parser is `holdfast.cli.parsers.NAME`, its work `holdfast.cli.NAME`."""
 
-SIMULATING = ("simulate", "plan", "tune")
+SIMULATING = ("simulate", "plan", "tune", "savings")
 """Commands that need numba: in plain Python, `plan` takes more than ten minutes for an answer of seconds."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from holdfast.cli.parsers.emulate import flag_parser, seconds_option
 from holdfast.emulator.metrics import BadBuckets
 from holdfast.emulator.options import DRAIN_FILE, BadOptions, EmulatorOptions
 from holdfast.emulator.server import serve
 from holdfast.enginemodel.catalog import find_accelerator
+from holdfast.enginemodel.prior import MEMORY_UTILIZATION
 from holdfast.enginemodel.suggestions import like_accelerator
-from holdfast_engine.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, SCHEDULER_CLASS
+from holdfast_engine.objectives.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, SCHEDULER_CLASS
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop; 2 for bad flags."""
+    """Serve until SIGTERM or SIGINT; 2 for bad flags."""
     try:
         options, ignored = parse_options(arguments.engine_arguments, os.environ)
         if ignored:
             print(f"holdfast emulate: flags without effect: {' '.join(ignored)}", file=sys.stderr)
+        if "--headless" in ignored:
+            _follow()
         asyncio.run(serve(options, _announce))
     except (BadOptions, BadBuckets) as problem:
         print(f"holdfast emulate: {problem}", file=sys.stderr)
@@ -33,12 +39,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _follow() -> NoReturn:
+    """Be a follower in a group of pods: its leader serves, and what both of them compute is emulated there."""
+    while True:
+        signal.pause()
+
+
 def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple[EmulatorOptions, list[str]]:
-    """The options, and the arguments without effect; BadOptions names the flag at fault."""
+    """The options, and the flags without effect; BadOptions names the flag at fault."""
     arguments = [_dashed(argument) for argument in given]
     if arguments[:1] == ["serve"]:
         arguments = arguments[1:]
-    parsed, ignored = _parsed(environment, arguments)
+    parsed = _parsed(environment, arguments)
     model = parsed.model or parsed.model_flag
     if not model:
         raise BadOptions("--model is missing; give a model, such as --model Qwen/Qwen3-8B")
@@ -52,6 +64,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         data_parallel_size=parsed.data_parallel_size,
         quantization=parsed.quantization,
         served_names=tuple(parsed.served_model_name or ()),
+        adapters=tuple(parsed.lora_modules),
         host=parsed.host,
         port=parsed.port,
         api_keys=tuple(keys),
@@ -63,6 +76,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         max_num_queued_reqs=parsed.max_num_queued_reqs,
         long_prefill_token_threshold=parsed.long_prefill_token_threshold,
         kv_tokens=parsed.kv_tokens,
+        memory_utilization=parsed.gpu_memory_utilization or MEMORY_UTILIZATION,
         custom_buckets=parsed.custom_histogram_buckets,
         mfu_metrics=parsed.enable_mfu_metrics,
         shutdown_timeout_seconds=parsed.shutdown_timeout,
@@ -79,12 +93,12 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         replica=environment.get("HOSTNAME", ""),
         engine_limits=_engine_limits(parsed, environment),
     )
-    return options, ignored
+    return options, parsed.without_effect
 
 
-def _parsed(environment: Mapping[str, str], arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def _parsed(environment: Mapping[str, str], arguments: Sequence[str]) -> argparse.Namespace:
     try:
-        return flag_parser(environment).parse_known_args(arguments)
+        return flag_parser(environment).parse_args(arguments)
     except argparse.ArgumentError as problem:
         raise BadOptions(str(problem)) from None
 
@@ -116,11 +130,14 @@ def _keep_alive_seconds(environment: Mapping[str, str]) -> float:
 
 
 def _dashed(argument: str) -> str:
-    """vLLM takes --max_num_seqs as well as --max-num-seqs."""
-    if not argument.startswith("--"):
-        return argument
+    """For argparse what vLLM takes besides: --max_num_seqs, -O3, and --hf-overrides.key for one key of JSON."""
+    if level := re.fullmatch(r"-O=?(.*)", argument):
+        return "--optimization-level" + (level[1] and f"={level[1]}")
     flag, equals, value = argument.partition("=")
-    return flag.replace("_", "-") + equals + value
+    if not re.match("--?[a-zA-Z]", flag):
+        return argument
+    name = flag.partition(".")[0]
+    return (name.replace("_", "-") if name.startswith("--") else name) + equals + value
 
 
 def _announce(port: int) -> None:

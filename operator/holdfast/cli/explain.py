@@ -19,9 +19,9 @@ from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
-from holdfast.control import decision_record
-from holdfast.control.explanation import explained
-from holdfast.control.report import iso
+from holdfast.control.status import decision_record
+from holdfast.control.status.explanation import explained
+from holdfast.control.status.report import iso
 from holdfast.page.model import finite
 
 _GONE = "no Event of a change before that time exists; clusters keep Events for one hour by default (--event-ttl)"
@@ -85,7 +85,7 @@ def past_decision(events: Iterable[Body], at: datetime.datetime) -> Body:
     """Return the newest decision up to a time, from the Events of changes."""
     try:
         decision = json.loads(_notes(events, at).get(DECISION_ANNOTATION, "{}"))
-    except (ValueError, RecursionError):  # whoever may make Events may write anything there
+    except (ValueError, RecursionError):  # anybody who may make Events may write anything there
         return {}
     return decision if isinstance(decision, dict) else {}
 
@@ -130,16 +130,40 @@ def present(service: Body) -> list[str]:
     seen, replicas = status.get("slo", {}), status.get("replicas", {})
     return [
         f"Objective   {slo.get('objective', '99%')} of requests with {_bounds(slo)}",
-        f"Measured    attainment {seen.get('attainment', 'unknown')} over {seen.get('window', slo.get('window'))}, "
+        f"Measured    attainment {seen.get('attainment', 'unknown')}{_hardest(seen)} "
+        f"over {seen.get('window', slo.get('window'))}, "
         f"budget remaining {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
         f"Replicas    {replicas.get('ready', 0)} ready, {replicas.get('starting', 0)} starting, "
         f"{replicas.get('draining', 0)} draining, {replicas.get('desired', 0)} wanted",
+        *(
+            f"Class       {each['name']}: attainment {each.get('attainment', 'unknown')} "
+            f"of {each.get('requests', 0):g} requests, objective {each.get('objective', '?')}, "
+            f"budget remaining {each.get('budgetRemaining', 'unknown')}"
+            for each in seen.get("classes", ())
+        ),
+        *_front_ends(status.get("placements", ())),
         "",
         *(
             f"{condition['type']:<20}{condition['status']:<8}{condition['reason']}: {condition['message']}"
             for condition in status.get("conditions", ())
         ),
         "",
+    ]
+
+
+def _hardest(seen: Body) -> str:
+    return f" of class {seen['hardestClass']}, the hardest to keep," if "hardestClass" in seen else ""
+
+
+def _front_ends(placements: Iterable[Body]) -> list[str]:
+    """What serves requests on each accelerator, and how late its answers are written."""
+    said = ((each["accelerator"], each.get("engine", {})) for each in placements)
+    unknown = "its lag is not known, because nothing in it reports when answers are written"
+    return [
+        f"Front end   {name}: {engine['frontEnd']}; "
+        + (f"tokens are written within {engine['frontEndLag']}" if "frontEndLag" in engine else unknown)
+        for name, engine in said
+        if "frontEnd" in engine
     ]
 
 
@@ -174,7 +198,7 @@ def _shown(decision: Body, source: str) -> list[str]:
 
 
 def _compared(decision: Body, again: Body, why: str) -> list[str]:
-    """What this version would decide beside what was decided; nothing where there is nothing to compare."""
+    """What this version would decide, if that can be compared with the recorded decision; else nothing."""
     if why:
         return [] if not decision else ["", f"Today       unknown: {why}"]
     if not again:

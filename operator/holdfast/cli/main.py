@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from holdfast.api.suggestions import did_you_mean
 from holdfast.cli.commands import COMMANDS, SIMULATING
 from holdfast.cli.terminal import drop_output, open_closed, unwritten
-from holdfast.twin.inputs import EXTRA
+from holdfast.twin.scenarios.inputs import EXTRA
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A full disk."""
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(given)
         finally:
-            # While it can be told: when Python ends, a full disk is a traceback.
+            # Flush while errors can still be reported: when Python ends, a full disk is a traceback.
             sys.stdout.flush()
     except KeyboardInterrupt:
         return 130

@@ -13,30 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
+from holdfast.api.llmservice import LLMService
 from holdfast.api.quantities import counted
 from holdfast.cli.plannotes import DEFAULT, GUESSED, notes
-from holdfast.cli.waiting import waiting
+from holdfast.cli.waiting import simulating, waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
 from holdfast.enginemodel.catalog import find_accelerator, find_model
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.enginemodel.suggestions import like_accelerator, like_model
-from holdfast.tools.bench.checks import check_files, check_folders
-from holdfast.tools.bench.manifest import parsed_service, read_service
-from holdfast.tools.bench.page import table as html_table
-from holdfast.tools.plan import picture
+from holdfast.observe.objects.spec import to_spec
+from holdfast.tools.bench.runs.manifest import parsed_service, read_manifest
+from holdfast.tools.plan import picture, speculation
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.tools.plan.plan import offers
 from holdfast.tools.plan.prices import with_prices
 from holdfast.tools.plan.rows import Offer, Point, pareto
 from holdfast.tools.plan.spec_bounds import most_replicas
+from holdfast.tools.plan.speculation import Speculated, speculated
 from holdfast.tools.reports import page
-from holdfast.twin.capacity import LengthPairs, lognormal_lengths
-from holdfast.twin.fleet import Workload
-from holdfast.twin.inputs import BadInput
+from holdfast.tools.reports.files import check_files, check_folders
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.replica.capacity import LengthPairs, lognormal_lengths
+from holdfast.twin.scenarios.inputs import BadInput
 
 MOST_TOKENS = 1_000_000
 ASSUMED = "assumed, as in Azure's conversation trace of 2023"
@@ -58,6 +59,8 @@ PRICES = ("$/h", "$/M\ntokens", "M tokens\n/$")
 
 FRONT = "Cost and attainment with random requests at that rate, spread evenly (Pareto front)"
 
+DRAFTS = "Speculative decoding, by the closed form; what drafting itself takes is not counted"
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; 1 where no accelerator can meet the objectives, 2 for bad input."""
@@ -65,19 +68,27 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             page.require()
         check_folders(arguments, "plot")
-        spec = with_prices(_spec(arguments), arguments.cost)
+        service = _service(arguments)
+        spec = with_prices(to_spec(service), arguments.cost)
+        if arguments.perfect:
+            from holdfast.cli import perfect  # with all of the twin, which no other plan needs
+
+            return perfect.run(arguments, service, spec)
+        _check_plan(arguments)
         load = _load(arguments, spec.slo.window_seconds)
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
-    found = _offers(spec, load, arguments.max_num_seqs)
+    found = _offers(spec, load, arguments.max_num_seqs, arguments.plot is not None)
+    drafts = arguments.speculate and speculated(spec, load.rate_rps, load.lengths, found, arguments.speculate)
     if arguments.json:
-        print(json.dumps(_as_json(spec, load, found), indent=1))
+        drafted = {} if drafts is None else {"speculation": [asdict(each) for each in drafts]}
+        print(json.dumps(_as_json(spec, load, found) | drafted, indent=1))
     else:
-        _print(spec, load, found)
+        _print(spec, load, found, drafts or ())
     if arguments.plot is not None:
         try:
-            _draw(arguments.plot, spec, load, found)
+            _draw(arguments.plot, spec, load, found, drafts or ())
         except OSError as problem:
             print(f"holdfast plan: cannot write {arguments.plot}: {problem.strerror}", file=sys.stderr)
             return 1
@@ -88,14 +99,21 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _spec(arguments: argparse.Namespace) -> ServiceSpec:
-    """The service of the manifest, or of the options that stand for one."""
+def _check_plan(arguments: argparse.Namespace) -> None:
+    """BadInput where an option stands alone that only --perfect heeds."""
+    for name in ("peer", "cold_start"):
+        if getattr(arguments, name) is not None:
+            raise BadInput(f"--{name.replace('_', '-')} without --perfect, which alone heeds it: add that, or omit it")
+
+
+def _service(arguments: argparse.Namespace) -> LLMService:
+    """The manifest, or what the options that stand for one say."""
     options = ("model", "accelerator", "ttft", "tpot", "objective")
     given = [f"--{name}" for name in options if getattr(arguments, name) is not None]
     if arguments.filename is not None:
         if given:
             raise BadInput(f"{', '.join(given)} and -f: give one manifest, or no manifest")
-        return read_service(arguments.filename)
+        return read_manifest(arguments.filename)
     missing = [f"--{name}" for name in options[:4] if getattr(arguments, name) is None]
     if missing:
         raise BadInput(f"{', '.join(missing)} is missing: give -f FILE, or --model, --accelerator, --ttft and --tpot")
@@ -104,7 +122,7 @@ def _spec(arguments: argparse.Namespace) -> ServiceSpec:
     spec = {"model": {"uri": arguments.model}, "slo": slo, "accelerators": accelerators}
     found = parsed_service({"metadata": {"name": "plan", "namespace": "default"}, "spec": spec}, "these options")
     if not arguments.unknown:
-        _check_names(found.model_uri, [each.name for each in found.accelerators])
+        _check_names(arguments.model, [each.name for each in found.spec.accelerators])
     return found
 
 
@@ -137,11 +155,10 @@ class _Load:
     recorded: Workload | None = None
 
 
-def _offers(spec: ServiceSpec, load: _Load, sequences: Sequence[int]) -> tuple[Offer, ...]:
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("simulating", total=1.0)
-        show = partial(progress.update, task)
-        return offers(spec, load.rate_rps, load.lengths, lambda share: show(completed=share), load.recorded, sequences)
+def _offers(spec: ServiceSpec, load: _Load, sequences: Sequence[int], speeds: bool) -> tuple[Offer, ...]:
+    with simulating() as show:
+        shown = partial(show, "simulating")
+        return offers(spec, load.rate_rps, load.lengths, shown, load.recorded, sequences, speeds)
 
 
 def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
@@ -211,16 +228,10 @@ def _front_line(offer: Offer, point: Point) -> str:
     return f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.name}"
 
 
-def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
+def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer], drafts: Sequence[Speculated]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
     console.print(_lead(spec, load))
-    table = Table(box=None)
-    heads, rows = _table(found)
-    for head in heads:
-        table.add_column(head, justify="left" if head == "accelerator" else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, soft_wrap=False)
+    _print_table(console, *_table(found))
     for note in notes(spec, found, load.recorded is not None):
         console.print(note)
     front = pareto(found)
@@ -228,9 +239,23 @@ def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
         console.print(f"\n{FRONT}:")
         for offer, point in front:
             console.print(f"  {_front_line(offer, point)}")
+    if drafts:
+        console.print(f"\n{DRAFTS}:")
+        _print_table(console, speculation.HEADS, speculation.table(drafts))
+        for line in speculation.told(drafts):
+            console.print(line)
 
 
-def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) -> None:
+def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None)
+    for head in heads:
+        table.add_column(head, justify="left" if head == "accelerator" else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, soft_wrap=False)
+
+
+def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer], drafts: Sequence[Speculated]) -> None:
     """The picture alone, or a page with it and the table."""
     drawn = picture.picture(spec, load.rate_rps, found)
     if path.suffix == ".png":
@@ -239,14 +264,22 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer]) ->
     heads, rows = _table(found)
     parts = [
         f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
-        page.image(drawn, "Cost and attainment, and what one replica of each choice carries"),
-        f"<h2>Choices</h2>{html_table(heads, rows)}",
+        page.image(drawn, "Cost and attainment, what a user gets against what a GPU gives, and what a replica carries"),
+        f"<h2>Choices</h2>{page.table(heads, rows)}",
         *(f"<p>{html.escape(note)}</p>" for note in notes(spec, found, load.recorded is not None)),
         f"<h2>{FRONT}</h2><ul>",
         *(f"<li>{html.escape(_front_line(offer, point))}</li>" for offer, point in pareto(found)),
         "</ul>",
+        *_drafts_on_page(drafts),
     ]
     path.write_text(page.document(f"Plan for {spec.key.name}", parts), encoding="utf-8")
+
+
+def _drafts_on_page(drafts: Sequence[Speculated]) -> list[str]:
+    if not drafts:
+        return []
+    lines = [f"<p>{html.escape(line)}</p>" for line in speculation.told(drafts)]
+    return [f"<h2>{DRAFTS}</h2>{page.table(speculation.HEADS, speculation.table(drafts))}", *lines]
 
 
 def _table(found: Sequence[Offer]) -> tuple[tuple[str, ...], list[list[str]]]:

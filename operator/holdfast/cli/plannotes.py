@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from holdfast.api.quantities import counted
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.acceleratornames import taken_for
+from holdfast.enginemodel.phases import Roofs
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.plan.plan import MOST_SPREAD_REPLICAS
 from holdfast.tools.plan.rows import Offer, priced
-from holdfast.tools.plan.spec_bounds import floor, most_replicas, on_demand_beside
+from holdfast.tools.plan.spec_bounds import floor, most_replicas, on_demand_pair
 
 DEFAULT, GUESSED = "*", "?"
 AS_IN_SPEC = f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there"
@@ -21,6 +22,8 @@ def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str
     return [
         *([AS_IN_SPEC] if any(offer.default_batching for offer in found) else []),
         *_guesses(found),
+        *_unknown(spec),
+        *_rooflines(found),
         *_taken(spec),
         *_limits(spec, found),
         *_refusals(spec, found),
@@ -36,6 +39,33 @@ def _guesses(found: Sequence[Offer]) -> Iterator[str]:
     for name, source in guessed.items():
         why = "computed from data sheets" if source == PriorSource.ROOFLINE else "guessed: model or accelerator unknown"
         yield f"{GUESSED} {name}: step times are not measured, but {why}"
+
+
+def _unknown(spec: ServiceSpec) -> Iterator[str]:
+    """What the simulated replica lacks of the declared one."""
+    if spec.slo.classes:
+        yield "classes are not planned for: all requests have the service's own objectives"
+    for option in spec.accelerators:
+        if option.nodes > 1:
+            why = "the speed of the link between nodes is unknown"
+            yield f"{option.name}: planned as if all GPUs were on one node, because {why}"
+
+
+def _rooflines(found: Sequence[Offer]) -> Iterator[str]:
+    """What binds each phase, of one choice of batching for each accelerator."""
+    first: dict[str, Offer] = {}
+    for offer in found:
+        if offer.roofline and (offer.default_batching or offer.accelerator not in first):
+            first[offer.accelerator] = offer
+    for offer in first.values():
+        told = "; ".join(f"{phase} {_position(roofs)}" for phase, roofs in offer.roofline.items())
+        yield f"{offer.name}: {told}"
+
+
+def _position(roofs: Roofs) -> str:
+    bound = "compute" if roofs.compute_bound else "memory"
+    shares = f"{100 * roofs.flops_share:.3g} % of FLOP/s, {100 * roofs.bandwidth_share:.3g} % of bandwidth"
+    return f"{bound}-bound ({shares})"
 
 
 def _taken(spec: ServiceSpec) -> Iterator[str]:
@@ -61,7 +91,7 @@ def _limits(spec: ServiceSpec, found: Sequence[Offer]) -> Iterator[str]:
             yield f"{option.name}: {needed}, but {field} allows {most}; {remedy}"
         if least.carriers < (least.replicas or 0) <= floor(spec, option):
             yield f"{option.name}: the load alone needs {least.carriers}, the spec requires {least.replicas}"
-        pair = on_demand_beside(spec, option)
+        pair = on_demand_pair(spec, option)
         if pair is not None:
             told = f"{counted(pair.most, 'replica', 'is', 'are')} on {pair.accelerator} (scaling.minOnDemand)"
             yield f"{option.name}: {told}; the price includes both"

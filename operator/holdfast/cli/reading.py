@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NoCluster, connect, default_namespace
 from holdfast.api.llmservice import GROUP, PLURAL, VERSION
-from holdfast.cli.terminal import printable
+from holdfast.cli.terminal import said
 
 Body = dict[str, Any]
 
@@ -54,8 +53,7 @@ def read(command: str, arguments: argparse.Namespace, work: Callable[[ApiPort], 
         problem = f"{error}; check that the cluster runs and can be reached from here, or give another --context"
     except (Refused, NoCluster) as error:
         problem = str(error)
-    print(printable(f"holdfast {command}: {problem}"), file=sys.stderr)
-    return 1
+    return said(command, 1, problem)
 
 
 class Refused(Exception):

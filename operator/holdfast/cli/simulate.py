@@ -24,13 +24,9 @@ from holdfast.cli.parsers.simulate import DATA_VARIABLE, DEFAULT_POLICY
 from holdfast.cli.terminal import unwritten
 from holdfast.cli.waiting import waiting
 from holdfast.domain.schedules import unknown_timezone
-from holdfast.observe.spec import to_spec
-from holdfast.tools.bench.checks import check_folders
+from holdfast.observe.objects.spec import to_spec
 from holdfast.tools.reports import page, report, table
-from holdfast.twin.declared_service import Declared, too_long
-from holdfast.twin.inputs import ALL_POLICIES, BadInput
-from holdfast.twin.oracle import ORACLE, oracle
-from holdfast.twin.peak import STATIC_PEAK, room, static_peak
+from holdfast.tools.reports.files import check_folders
 from holdfast.twin.policies import (
     knobs_of,
     make_policy,
@@ -38,10 +34,14 @@ from holdfast.twin.policies import (
     without_argument,
 )
 from holdfast.twin.policy_port import BadPolicy, Scheduling
-from holdfast.twin.results import summary
-from holdfast.twin.run import Finished, simulate
-from holdfast.twin.scenario import Scenario, ServiceEntry
-from holdfast.twin.workload import make_workload
+from holdfast.twin.runs.oracle import ORACLE, oracle
+from holdfast.twin.runs.peak import STATIC_PEAK, room, static_peak
+from holdfast.twin.runs.results import summary
+from holdfast.twin.runs.run import Finished, simulate
+from holdfast.twin.scenarios.declared_service import Declared, too_long
+from holdfast.twin.scenarios.inputs import ALL_POLICIES, BadInput
+from holdfast.twin.scenarios.scenario import Scenario, ServiceEntry
+from holdfast.twin.scenarios.workload import make_workload
 
 SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
 """What is found by many runs, for scenarios of one service."""
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tell_of_too_long(scenario: Scenario, declared: Sequence[Declared]) -> None:
-    """Requests that are bad under every policy and with any size are told before they spoil all results."""
+    """Report requests that are bad under every policy and with any size, before they spoil all results."""
     for each in declared:
         for option in each.spec.accelerators:
             count, room_tokens = too_long(scenario, each, option)
@@ -200,7 +200,7 @@ def _check(entrant: _Entrant, scenario: Scenario) -> None:
 
 
 def _check_sizes(entrants: Sequence[_Entrant], scenario: Scenario, declared: Sequence[Declared]) -> None:
-    """A static size that finds no GPUs would be told by a number of replicas that never were."""
+    """Reject static sizes without GPUs: the results would name a number of replicas that never ran."""
     sizes = [(each.name, make_policy(each.name, each.knobs).start) for each in entrants if each.name not in SEARCHED]
     for name, size in sizes:
         for service in declared:
@@ -222,14 +222,18 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
     missing = [each.name for each in spec.accelerators if each.name not in scenario.cluster.accelerators]
     if missing:
         raise BadInput(f"{path}: services {entry.name}: no accelerator {missing[0]!r} in cluster.accelerators: add it")
-    strange = [name for name in entry.initial_replicas if spec.accelerator(name) is None]
+    by_name = [
+        *(("initialReplicas", name) for name in entry.initial_replicas),
+        *(("kvTokens", name) for name in entry.kv_tokens),
+    ]
+    strange = [f"{field}.{name}" for field, name in by_name if spec.accelerator(name) is None]
     if strange:
-        raise BadInput(f"{path}: services {entry.name}: initialReplicas.{strange[0]} is not an accelerator of its spec")
+        raise BadInput(f"{path}: services {entry.name}: {strange[0]} is not an accelerator of its spec")
     try:
         workload = make_workload(entry.workload, scenario.duration, folder, seed)
     except BadInput as problem:
         raise BadInput(f"{path}: services {entry.name}: {problem}") from None
-    return Declared(service, spec, workload, entry.initial_replicas, reality=entry.reality)
+    return Declared(service, spec, workload, entry.initial_replicas, reality=entry.reality, kv_tokens=entry.kv_tokens)
 
 
 def _service(entry: ServiceEntry, path: Path) -> LLMService:

@@ -51,7 +51,7 @@ def show(services: list[Body], *, as_json: bool) -> None:
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for service in services:
         table.add_row(*row(service))
-    # A pipe has no width of its own: cut names would be of no use to whoever reads them there.
+    # A pipe has no width of its own, and cut names would be of no use to its reader.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, emoji=False).print(table)
 
 

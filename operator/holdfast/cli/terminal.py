@@ -12,6 +12,12 @@ def printable(line: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
+def said(command: str, code: int, sentence: str) -> int:
+    """Say why a command ends, in one line on standard error; returns its exit status."""
+    print(printable(f"holdfast {command}: {sentence}"), file=sys.stderr)
+    return code
+
+
 def unwritten(problem: OSError) -> str:
     """What could not be written, and why."""
     if problem.filename is None:

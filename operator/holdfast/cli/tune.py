@@ -25,13 +25,15 @@ from holdfast.cli.noresult import no_result
 from holdfast.cli.terminal import printable, unwritten
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.tools.bench import checks, loads, options, summary
-from holdfast.tools.bench.endpoint import NoEndpoint, fetch, served_model
-from holdfast.tools.bench.engine import metrics_url, read_sample
-from holdfast.tools.bench.load_generator import CannotGenerate, Endpoint
-from holdfast.tools.bench.report import drawn
-from holdfast.tools.bench.results import Results
+from holdfast.tools.bench.figures import summary
+from holdfast.tools.bench.figures.engine import metrics_url, read_sample
+from holdfast.tools.bench.figures.results import Results
+from holdfast.tools.bench.generators.endpoint import NoEndpoint, fetch, served_model
+from holdfast.tools.bench.load.load_generator import CannotGenerate, Endpoint
+from holdfast.tools.bench.pages.report import drawn
+from holdfast.tools.bench.runs import loads, options
 from holdfast.tools.reports import page
+from holdfast.tools.reports.files import check_files
 from holdfast.tools.tune import ladder_report, ladder_twin, report
 from holdfast.tools.tune.engine_port import CannotTry, TrialEndpoint, TrialRequests, Tried, UnusableTrial
 from holdfast.tools.tune.goal import (
@@ -55,15 +57,15 @@ from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
 from holdfast.tools.tune.twin import TwinModel, TwinTrials
-from holdfast.twin.capacity import LengthPairs, fitting
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.replica.capacity import LengthPairs, fitting
+from holdfast.twin.scenarios.inputs import BadInput
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search and tell; 0, 1 and 2 as the help says."""
     try:
         check(arguments)
-        checks.check_files(arguments, "lengths")
+        check_files(arguments, "lengths")
         if arguments.plot:
             page.require()
         service = service_of(arguments)
@@ -239,7 +241,8 @@ async def _known(arguments: argparse.Namespace, service: ServiceSpec | None, end
         option = named[0]
     _, text = await fetch(metrics_url(endpoint), endpoint)
     sample = read_sample(text)
-    told = Told(int(sample.kv_tokens)) if sample is not None and 0.0 < sample.kv_tokens < math.inf else Told()
+    known = sample is not None and 0.0 < sample.kv_tokens < math.inf
+    told = Told(int(sample.kv_tokens), sample.memory_share) if sample is not None and known else Told()
     model, quantization = (endpoint.model, None) if service is None else (service.model_uri, service.quantization)
     return believed(model, option, quantization, told)
 
@@ -283,7 +286,7 @@ def _ended_in_order() -> Iterator[None]:
 
 
 async def _leave(leaving: Awaitable[object]) -> None:
-    """Leave the engine so; where that fails, the reason that is told first counts."""
+    """Leave the engine so; a failure is only printed, since an earlier error is the reason that counts."""
     try:
         await leaving
     except (CannotTry, NoEndpoint) as problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -17,3 +17,11 @@ def waiting(what: str) -> Iterator[None]:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         progress.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def simulating() -> Iterator[Callable[[str, float], None]]:
+    """A bar of the share of a simulation that is done, under the name of what is simulated."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("simulating", total=1.0)
+        yield lambda name, share: progress.update(task, description=name, completed=share)

@@ -14,6 +14,8 @@ from holdfast.domain.value import value
 SCHEDULING_GATED = "SchedulingGated"
 """Reason of a pod that a scheduling gate holds, such as that of a queue: it is not scheduled yet."""
 
+UNREADY = "ContainersNotReady"
+"""Kubernetes' reason of a replica whose container runs and whose probe has not passed."""
 
 IMAGE_WORDS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 """Reasons of a container that waits for its image."""
@@ -33,7 +35,8 @@ class ReplicaPhase(enum.Enum):
 class Replica:
     """The pod that answers the clients; times are seconds since the epoch.
 
-    `followers` are the nodes of the other pods of a replica that is a group, empty for a pod without one.
+    `followers` are the nodes of the other pods of a replica that is a group, empty for a pod without one. `number` is
+    that of a group: when there are to be fewer, the highest goes.
     """
 
     name: str
@@ -49,6 +52,12 @@ class Replica:
     unready_at: float | None = None  # since when it is not Ready, as reported by its node; of an ended pod: its end
     closing: bool = False  # a node of it is cordoned, or an autoscaler is about to remove that
     followers: tuple[str, ...] = ()
+    number: int = 0
+
+    @property
+    def can_be_chosen(self) -> bool:
+        """Whether it can be the one that goes when the size falls; of groups the one with the highest number goes."""
+        return not self.followers
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from holdfast.domain.benchmark import Measured
 from holdfast.domain.cluster import QueueLimit
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import BatchingLimits, ServiceKey
-from holdfast.domain.signals import UNKNOWN_QUANTILES, LatencyQuantiles
+from holdfast.domain.signals import UNKNOWN_CONCURRENCY, UNKNOWN_QUANTILES, Concurrency, LatencyQuantiles
 from holdfast.domain.value import value
 
 
@@ -80,9 +80,21 @@ class BadByCause:
 
 
 @value
+class ClassView:
+    """One class over the window as shown in status; None where too few requests were judged."""
+
+    name: str
+    objective: float
+    attainment: float | None = None
+    budget_remaining: float | None = None
+    judged: float = 0.0
+
+
+@value
 class SloView:
     """The objective as shown in status; None for unknown values.
 
+    Attainment and budget are those of `hardest`, the class that burned most of its budget; empty is the service's own.
     `pending`: the history of the window is still being read, so that what status says of it holds.
     """
 
@@ -94,9 +106,12 @@ class SloView:
     ttft: LatencyQuantiles = UNKNOWN_QUANTILES
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     e2e: LatencyQuantiles = UNKNOWN_QUANTILES
+    concurrency: Concurrency = UNKNOWN_CONCURRENCY
     bad: BadByCause | None = None
     source: str = "bounds"  # or exact, or engine: exact but for the time that the API server takes
     pending: bool = False
+    classes: tuple[ClassView, ...] = ()
+    hardest: str = ""
 
 
 @value

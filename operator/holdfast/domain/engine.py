@@ -6,7 +6,7 @@ import enum
 from dataclasses import fields, replace
 
 from holdfast.domain.value import value
-from holdfast_engine.model_figures import ModelFigures
+from holdfast_engine.law.model_figures import ModelFigures
 
 
 class PluginMode(enum.Enum):
@@ -51,6 +51,8 @@ class EngineFacts:
     graph_edge_tokens: int | None = None  # of the largest CUDA graph; 0: none is captured
     speculative_tokens: int | None = None  # drafted per decode step; 0: no speculation
     model: ModelFigures | None = None  # of its config.json
+    front_end: str | None = None  # what serves requests: Python, in one or several processes, or Rust
+    front_end_lag_seconds: float | None = None  # None where nobody reports when answers were written
 
     @property
     def tokens_per_step(self) -> float:
@@ -58,7 +60,8 @@ class EngineFacts:
         return 1.0 + (self.accepted_drafts or 0.0)
 
     def updated(self, new: EngineFacts | None) -> EngineFacts:
-        """Return these facts, updated with the facts that engines report now. A fact that no engine reports stays.
+        """Return these facts, updated with the facts that engines report now. A fact that no engine reports stays, but
+        for the lag: it is of now.
 
         The acceptance of drafts always varies a little. A small change (`SAME_ACCEPTANCE`) does not replace it.
         """
@@ -68,7 +71,7 @@ class EngineFacts:
         before, now = self.accepted_drafts, new.accepted_drafts
         if before is not None and now is not None and abs(now - before) <= SAME_ACCEPTANCE * (1.0 + before):
             said["accepted_drafts"] = before
-        merged = replace(self, **said)
+        merged = replace(self, **said | {"front_end_lag_seconds": new.front_end_lag_seconds})
         return self if merged == self else merged
 
 

@@ -31,7 +31,7 @@ class Room:
         return len(self.names)
 
     def most_replicas(self, placed: int) -> int | None:
-        """Return the most replicas that can run now, of which `placed` do; None where nodes say nothing.
+        """Return the most replicas that can run now, including the `placed` ones; None where nodes say nothing.
 
         Where no node has the resource, a cluster autoscaler may still create nodes for pending pods.
         """

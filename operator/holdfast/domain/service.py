@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -42,13 +43,24 @@ def key_of(namespace: str, label: str) -> ServiceKey:
 
 @value
 class Slo:
-    """Bounds of one good request, and the share of judged requests in the window that must be good."""
+    """Bounds of one good request, and the share of judged requests in the window that must be good.
+
+    `classes` are the objectives of requests that claim a `name`; waiting ones of a higher `priority` start first. An
+    edit of classes resets nothing that was learned.
+    """
 
     ttft_seconds: float
     tpot_seconds: float
     objective: float
     window_seconds: float
     e2e_seconds: float | None = None
+    classes: tuple[Slo, ...] = field(default=(), compare=False)
+    name: str = ""
+    priority: int = 0
+
+    def of(self, name: str) -> Slo:
+        """Return the objectives of a class; its own for requests without one."""
+        return next((each for each in self.classes if each.name == name), self)
 
     @property
     def budget_share(self) -> float:
@@ -83,7 +95,7 @@ class AcceleratorOption:
     user says about the GPU, None where the catalog is asked. `memory_utilization`, `kv_cache_dtype` and `quantization`
     are what the arguments of its engines say; None is vLLM's default, or what the service says. `facts` are what its
     engines report; nothing in a spec. `is_shared`: whether its pods ask for a share of each GPU. A replica is a group
-    of `nodes` pods, each with the same part of its GPUs.
+    of `nodes` pods, each with the same part of its GPUs. They have room for LoRA adapters of `adapter_ranks` in all.
     """
 
     name: str
@@ -105,6 +117,12 @@ class AcceleratorOption:
     data: int = 1
     is_shared: bool = False
     nodes: int = 1
+    adapter_ranks: int = 0
+
+    @property
+    def tensor(self) -> int:
+        """GPUs that share each layer: those of one stage of one data-parallel engine."""
+        return max(1, self.gpus_per_replica // (self.pipeline * self.data))
 
     @property
     def gpus_per_pod(self) -> int:

@@ -130,6 +130,20 @@ def abandoned(
 
 UNKNOWN_QUANTILES = LatencyQuantiles()
 
+CONCURRENCY_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@value
+class Concurrency:
+    """Requests that a service's engines hold at once, running or waiting, over ten minutes; None where unknown."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+UNKNOWN_CONCURRENCY = Concurrency()
+
 
 @value
 class LengthHistogram:
@@ -168,6 +182,7 @@ class AcceleratorTraffic:
     running: float = 0.0
     waiting: float = 0.0
     waiting_late: float = 0.0  # waiting requests that plugins know to be late: they start after all others
+    batch: float = 0.0  # batch requests that run, wait, began or ended: in no other number, and no demand
     queue_flow: float = 0.0  # requests that left the queues, served or not, by Little's law; 0 where unknown
     in_flight_growth: float = 0.0  # running + waiting, now less then
     kv_usage: float = 0.0  # mean over engines, 0..1
@@ -211,6 +226,15 @@ class RevisionTraffic:
 
 
 @value
+class ClassTraffic:
+    """Requests of one class that were judged within some time, by the bounds of the class."""
+
+    name: str
+    good: float = 0.0
+    bad: float = 0.0
+
+
+@value
 class Traffic:
     """Everything observed of one service at one evaluation time.
 
@@ -227,6 +251,7 @@ class Traffic:
     ttft: LatencyQuantiles = UNKNOWN_QUANTILES
     tpot: LatencyQuantiles = UNKNOWN_QUANTILES
     e2e: LatencyQuantiles = UNKNOWN_QUANTILES
+    concurrency: Concurrency = UNKNOWN_CONCURRENCY
     prompt_lengths: LengthHistogram = LengthHistogram()
     output_lengths: LengthHistogram = LengthHistogram()
     plugins: tuple[EngineState, ...] = ()
@@ -237,6 +262,7 @@ class Traffic:
     failing: tuple[str, ...] = ()  # pods that end most of their requests with an error, and their peers do not; sorted
     lagging: tuple[str, ...] = ()  # stragglers: pods that are late while their peers are in time; sorted
     facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
+    classes: tuple[ClassTraffic, ...] = ()  # the declared ones, where plugins judge all requests
     late_seconds: float = 0.0
 
     @property
@@ -253,6 +279,7 @@ class RateSample:
     arrivals: float
     good: float
     bad: float
+    classes: tuple[ClassTraffic, ...] = ()  # part of these; empty where engines did not judge all requests
 
 
 @value

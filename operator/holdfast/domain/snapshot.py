@@ -36,8 +36,8 @@ class ServiceSnapshot:
     says that it has yet to be read.
     `recalled` are learned values in status from before that. `activator` holds requests while no replica serves; None
     if the service has none. `measured`: benchmark results of engines like its own, at most one per accelerator.
-    `born_at` is its creation time, None if unknown. `set_back`: accelerators whose size somebody else is seen to have
-    changed since Holdfast wrote it, each told once a write; None where nobody recorded what was written.
+    `born_at` is its creation time, None if unknown. `set_back`: accelerators whose size somebody else has
+    changed since Holdfast wrote it, each reported once a write; None where nobody recorded what was written.
     `lost_fields`: paths of fields of the applied manifest that the API server dropped, because its CRD lacks them.
     """
 

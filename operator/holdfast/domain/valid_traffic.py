@@ -10,7 +10,7 @@ from operator import attrgetter
 from holdfast.domain.decision import BadByCause
 from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import Slo
-from holdfast.domain.signals import AcceleratorTraffic, LengthHistogram, SignalState, Traffic
+from holdfast.domain.signals import AcceleratorTraffic, ClassTraffic, LengthHistogram, SignalState, Traffic
 from holdfast.domain.value import value
 
 LARGEST = 1e12
@@ -30,8 +30,8 @@ class Seen:
 
     Where `fresh` is False the numbers are a lower bound: they may raise a size and never lower one. `countable`: shares
     (good of judged) are still meaningful. `hidden` requests left the queue and are in no series.
-    Requests are those that the plugins counted, where every engine has one (`total.exact`). Otherwise they come from
-    vLLM's own counters.
+    Requests are counted by the plugins, where every engine has one (`total.exact`). Otherwise they come from vLLM's own
+    counters.
     """
 
     state: SignalState
@@ -44,6 +44,7 @@ class Seen:
     steps: tuple[tuple[str, StepSums], ...] = ()
     hidden: float = 0.0
     late_seconds: float = 0.0
+    classes: tuple[ClassTraffic, ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -150,6 +151,7 @@ def judge(traffic: Traffic) -> Seen:
         traffic.output_lengths,
         traffic.steps,
         late_seconds=traffic.late_seconds if 0.0 <= traffic.late_seconds < LARGEST else 0.0,
+        classes=traffic.classes if all(0.0 <= each.good + each.bad < LARGEST for each in traffic.classes) else (),
     )
 
 

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 
-from holdfast_engine.written_file import Report, ReportKind, name_of
+from holdfast_engine.clients.written_file import Report, ReportKind, name_of
 
 
 class ClientReports:

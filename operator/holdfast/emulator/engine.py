@@ -17,8 +17,8 @@ from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.roofline import StepWork
 from holdfast.enginemodel.scheduler import Refusal, RejectReason, Scheduler, Sequence, SequenceStatus, StepPlan
 from holdfast.enginemodel.steplaw import StepTimer
-from holdfast_engine.admission import CAPS
-from holdfast_engine.rules import RejectionReason
+from holdfast_engine.apiserver.admission import CAPS
+from holdfast_engine.objectives.rules import RejectionReason
 
 LONGEST_LAG_SECONDS = 1.0
 """How far behind the clock the steps may be and still catch up; a host that stalls longer loses the rest."""

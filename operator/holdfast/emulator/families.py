@@ -27,7 +27,7 @@ class BucketKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name (a counter's without _total), and one label beside model_name and engine at most."""
+    """One metric: its name (a counter's without _total), and at most one label, apart from model_name and engine."""
 
     name: str
     type: MetricType

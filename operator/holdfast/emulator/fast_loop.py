@@ -6,10 +6,11 @@ Nothing of holdfast_engine is copied here; `FastLoopScheduler` is to `Scheduler`
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -26,18 +27,18 @@ from holdfast.enginemodel.scheduler import (
 )
 from holdfast.enginemodel.scheduler import Sequence as Request
 from holdfast_engine import VERSION
-from holdfast_engine.admission import backlog_of, decide, is_behind, sends_away, terms_of
-from holdfast_engine.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
-from holdfast_engine.door import Door
-from holdfast_engine.engine_info import Identity
+from holdfast_engine.apiserver.admission import backlog_of, decide, is_behind, sends_away, terms_of
+from holdfast_engine.apiserver.door import Door
+from holdfast_engine.clients.written_file import ReportKind
 from holdfast_engine.fastloop import FastLoop, StartLimits
-from holdfast_engine.limits import LimitsFiles
-from holdfast_engine.metrics import EngineCollector
-from holdfast_engine.rules import RETRY_AFTER_SECONDS, RejectionReason, retry_after_seconds
-from holdfast_engine.stats_fields import FIELDS
-from holdfast_engine.written_file import ReportKind
-
-"""The value of `--scheduler-cls` that turns the fast loop on, in vLLM as here."""
+from holdfast_engine.law.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
+from holdfast_engine.objectives.claims import CLAIMED
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.objectives.rules import RETRY_AFTER_SECONDS, SERVICE_CLASS, RejectionReason, retry_after_seconds
+from holdfast_engine.stats.classfiles import CLASS_FIELDS, at_door, claimed_in
+from holdfast_engine.stats.engine_info import Identity
+from holdfast_engine.stats.metrics import EngineCollector
+from holdfast_engine.stats.stats_fields import FIELDS
 
 _REASONS = {RejectionReason.FULL: RejectReason.REQUESTS, RejectionReason.LATE: RejectReason.TTFT}
 
@@ -46,7 +47,7 @@ class FastLoopScheduler(Scheduler):
     """A scheduler that starts requests by deadline, within limits that keep the objectives, and counts the good ones.
 
     `clock` is that of the arrivals. With `reports` it hears when clients see their tokens. `rejected` are requests
-    turned away before they reached the engine.
+    turned away before they reached the engine, by class. `own_name` is the word that keeps claims of headers apart.
     """
 
     has_door = True
@@ -58,12 +59,13 @@ class FastLoopScheduler(Scheduler):
         clock: Callable[[], float],
         graphs: CapturedGraphs = UNKNOWN_GRAPHS,
         reports: ClientReports | None = None,
+        own_name: str = "",
     ) -> None:
         super().__init__(limits)
-        self.rejected = 0
+        self.rejected: Counter[str] = Counter()
         self.steps = 0
         start = StartLimits(self.active_sequences, self.tokens_per_step, graphs=graphs)
-        self.loop = FastLoop(start, files, clock, clock, reports)
+        self.loop = FastLoop(start, files, clock, clock, reports, own_name)
         self._reports = reports
         self._clock = clock
         self._door = Door()
@@ -74,10 +76,10 @@ class FastLoopScheduler(Scheduler):
 
     def at_door(self, sequence: Request, waited_seconds: float, coming: Collection[Request]) -> AtDoor:
         """Whether a request that waited so long to be read is let in, as by the middleware; refusals are counted."""
-        tokens, numbers = sum(each.prompt_tokens for each in coming), self.numbers()
+        tokens, numbers = sum(each.prompt_tokens for each in coming), self._numbers_at_door()
         found = decide(numbers, sequence.prompt_tokens, len(coming), tokens, waited_seconds)
         if found.refused is not None:
-            self.rejected += 1
+            self._reject()
             return AtDoor.REFUSED
         if found.waits and self._reports is not None:
             sequence.request_id, sequence.held = f"held {next(self._names)}", True
@@ -93,7 +95,8 @@ class FastLoopScheduler(Scheduler):
     def refuse(self, prompt_tokens: int, past_door: bool = False) -> Refusal | None:
         """Why a request of this length that comes now is turned away, counted; None lets it in."""
         found = self._refused_by_cap() or (None if past_door else self._refused_at_door(prompt_tokens))
-        self.rejected += found is not None
+        if found is not None:
+            self._reject()
         return found
 
     def sends_away(self) -> bool:
@@ -105,11 +108,15 @@ class FastLoopScheduler(Scheduler):
         return cast(list[Request], self.loop.too_old())
 
     def step(self, now: float) -> StepPlan:
-        """Set the limits of this step, then plan it."""
+        """Preempt batch where others cannot start, set the limits of this step, then plan it."""
+        leaving = self.loop.give_way(cast(list[Any], self.running), 0, self.kv_usage) if self.loop.batch.names else []
+        preempted = [self.preempt(each) for each in cast(list[Request], leaving)]
         limits = self.loop.before_step(len(self.running))
         self.active_sequences = limits.active_sequences
         self.tokens_per_step = limits.tokens_per_step
         plan = super().step(now)
+        if preempted:
+            plan = replace(plan, preempted=(*preempted, *plan.preempted))
         output = _output_of(plan)
         self.loop.scheduled(output)
         if output.total_num_scheduled_tokens:
@@ -143,6 +150,18 @@ class FastLoopScheduler(Scheduler):
         """The record of the plugin, by name; what its own code costs is not measured here."""
         return dict(zip(FIELDS, [*self.loop.counts(), 0.0, float(self.steps), *self.loop.record()], strict=True))
 
+    def class_numbers(self) -> dict[str, dict[str, float]]:
+        """The numbers of the declared classes, by class and name."""
+        found = self.loop.class_numbers().items()
+        return {name: dict(zip(CLASS_FIELDS, numbers, strict=True)) for name, numbers in found}
+
+    def _numbers_at_door(self) -> dict[str, float]:
+        """The record, as a request finds it with the class that its header claims."""
+        return self.numbers() | at_door(self.class_numbers().get, CLAIMED.get())
+
+    def _reject(self) -> None:
+        self.rejected[claimed_in(self.class_numbers().get, CLAIMED.get())] += 1
+
     def _refused_by_cap(self) -> Refusal | None:
         """vLLM's own caps, with the time to come again that the middleware adds."""
         reason = self.rejection()
@@ -154,7 +173,7 @@ class FastLoopScheduler(Scheduler):
         return Refusal(reason, again)
 
     def _refused_at_door(self, prompt_tokens: int) -> Refusal | None:
-        found = decide(self.numbers(), prompt_tokens)
+        found = decide(self._numbers_at_door(), prompt_tokens)
         return None if found.refused is None else Refusal(_REASONS[found.refused], found.retry_after_seconds)
 
     def _enqueue(self, sequence: Request) -> None:
@@ -179,7 +198,7 @@ class FastLoopMetrics(EngineCollector):
         self, scheduler: FastLoopScheduler, model_name: str, vllm_version: str, facts: Mapping[str, str]
     ) -> None:
         super().__init__(Identity(model_name, VERSION, vllm_version, facts), {0: Path()})
-        self._scheduler = scheduler
+        self.rejected, self._scheduler = scheduler.rejected, scheduler
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -187,10 +206,16 @@ class FastLoopMetrics(EngineCollector):
         """The record of the one engine."""
         return list(self._scheduler.numbers().values())
 
+    def classes(self, engine: int) -> Mapping[str, Mapping[str, float]]:
+        """The numbers of the declared classes, by class."""
+        return self._scheduler.class_numbers()
+
     def render(self) -> bytes:
         """Their text, as it stands on /metrics."""
-        self.rejected = self._scheduler.rejected
         return generate_latest(self._registry)
+
+    def _is_declared(self, name: str) -> bool:
+        return name == SERVICE_CLASS or name in self._scheduler.class_numbers()
 
 
 @dataclass(slots=True)

@@ -57,6 +57,7 @@ class CompletionRequest:
     ends_by_itself: bool
     stream: bool
     include_usage: bool
+    extra_args: dict[str, Any] | None = None
 
 
 def parse_request(body: bytes, headers: Mapping[str, str], *, chat: bool, max_model_len: int) -> CompletionRequest:
@@ -87,6 +88,7 @@ def parse_request(body: bytes, headers: Mapping[str, str], *, chat: bool, max_mo
         ends_by_itself=ends_by_itself,
         stream=bool(given.get("stream")),
         include_usage=bool(options.get("include_usage")) if isinstance(options, dict) else False,
+        extra_args=_extra_args(given),
     )
 
 
@@ -138,6 +140,13 @@ def _max_tokens(given: dict[str, Any], *, chat: bool, room: int) -> tuple[int, b
             f"max_tokens={asked} leaves no room: {room} tokens are left of the context", param="max_tokens"
         )
     return asked, False
+
+
+def _extra_args(given: dict[str, Any]) -> dict[str, Any] | None:
+    found = given.get("vllm_xargs")
+    if found is not None and not isinstance(found, dict):
+        raise BadRequest("vllm_xargs must be an object", param="vllm_xargs")
+    return found
 
 
 def _integer(given: dict[str, Any], name: str, least: int, default: int | None) -> int | None:

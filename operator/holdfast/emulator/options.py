@@ -24,7 +24,8 @@ from holdfast.enginemodel.host import (
 from holdfast.enginemodel.prior import MEMORY_UTILIZATION, EnginePrior, assumed_model, engine_prior
 from holdfast.enginemodel.roofline import StepWork, step_work
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits, StepPlan
-from holdfast_engine.limits import LimitsFiles
+from holdfast_engine.objectives.limits import LimitsFiles
+from holdfast_engine.stats.engine_info import front_end
 
 USUAL_MODEL_LEN = 32_768
 """Context length where none is given, as far as the KV cache holds it."""
@@ -49,7 +50,8 @@ class EmulatorOptions:
     step among them. `engine_host` stands in for the usual host with all its facts.
     `cold_start_seconds` pass before the server listens, `connection_close_share` of the answers end their connection,
     all of them once `drain_file` is there. `replica` names this engine in a header of every answer. `engine_limits` are
-    the files in which the fast loop finds its limits; None leaves it out. `mfu_metrics` counts what steps compute and
+    the files in which the fast loop finds its limits; None leaves it out. `adapters` are names that clients may ask for
+    like the model, which take no time and no memory. `mfu_metrics` counts what steps compute and
     move, as vLLM does where asked to.
     """
 
@@ -60,6 +62,7 @@ class EmulatorOptions:
     data_parallel_size: int = 1
     quantization: str | None = None
     served_names: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     host: str = "0.0.0.0"  # noqa: S104 - an engine serves its pod's address
     port: int = 8000
     api_keys: tuple[str, ...] = ()
@@ -71,6 +74,7 @@ class EmulatorOptions:
     max_num_queued_reqs: int | None = None
     long_prefill_token_threshold: int = 0
     kv_tokens: int | None = None
+    memory_utilization: float = MEMORY_UTILIZATION
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
     mfu_metrics: bool = False
     shutdown_timeout_seconds: float = 0.0
@@ -90,7 +94,7 @@ class EmulatorOptions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names clients may use; the first one labels the metrics."""
+        """The names of the model; the first one labels the metrics."""
         return self.served_names or (self.model,)
 
 
@@ -103,13 +107,15 @@ class EngineSetup:
     limits: SchedulerLimits
     max_model_len: int
 
-    def scheduler(self, clock: Callable[[], float]) -> Scheduler:
+    def scheduler(self, clock: Callable[[], float], own_name: str = "") -> Scheduler:
+        """With the fast loop where its limits are given; `own_name` keeps claims of headers apart from bodies."""
         files = self.options.engine_limits
         if files is None:
             return Scheduler(self.limits)
         host = self.timer().host
         reports = None if host.front_end == NO_FRONT_END else ClientReports()
-        return FastLoopScheduler(self.limits, LimitsFiles(map(Path, files)), clock, host.graphs.captured, reports)
+        found = LimitsFiles(map(Path, files))
+        return FastLoopScheduler(self.limits, found, clock, host.graphs.captured, reports, own_name)
 
     def timer(self) -> EngineTimer:
         """Step times with the host that the options ask for."""
@@ -152,6 +158,7 @@ class EngineSetup:
             "graph_edge": "" if edge is None else str(edge),
             "speculative_tokens": "0",
             "model_shape": "",
+            "front_end": front_end(servers=1),
         }
 
     def _graph_edge_tokens(self) -> int | None:
@@ -160,7 +167,7 @@ class EngineSetup:
 
     def metrics(self, created_at: float) -> EngineMetrics:
         kv_tokens = self.limits.kv_tokens // self.options.data_parallel_size
-        labels = cache_config(kv_tokens, BLOCK_TOKENS, self.max_model_len, MEMORY_UTILIZATION)
+        labels = cache_config(kv_tokens, BLOCK_TOKENS, self.max_model_len, self.options.memory_utilization)
         return EngineMetrics(self.options.names[0], self.max_model_len, created_at, labels, self.options.custom_buckets)
 
 
@@ -172,14 +179,17 @@ def set_up(options: EmulatorOptions) -> EngineSetup:
         None,
         options.tensor_parallel_size,
         options.quantization,
+        options.memory_utilization,
         pipeline=options.pipeline_parallel_size,
         data=options.data_parallel_size,
     )
-    kv_tokens = prior.engines * prior.kv_tokens if options.kv_tokens is None else options.kv_tokens
+    held = prior.kv_tokens_with(prior.limits(options.max_num_seqs, options.max_num_batched_tokens))
+    kv_tokens = prior.engines * held if options.kv_tokens is None else options.kv_tokens
     if kv_tokens < BLOCK_TOKENS:
         raise BadOptions(
             f"--model {options.model}: its weights leave no KV cache on {options.tensor_parallel_size} x "
-            f"{options.accelerator}; raise --tensor-parallel-size or use a larger --accelerator"
+            f"{options.accelerator}; raise --tensor-parallel-size or --gpu-memory-utilization, or use a larger "
+            "--accelerator"
         )
     limits = SchedulerLimits(
         max_num_seqs=prior.data * (options.max_num_seqs or prior.max_num_seqs_default),

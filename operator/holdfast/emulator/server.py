@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import itertools
 import os
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,8 +20,9 @@ from holdfast.emulator.fast_loop import FastLoopMetrics, FastLoopScheduler
 from holdfast.emulator.openai import BadRequest, Completion, CompletionRequest, parse_request
 from holdfast.emulator.options import EmulatorOptions, EngineSetup, set_up
 from holdfast.emulator.stream import Collector, TokenStream
-from holdfast.enginemodel.scheduler import Refusal, RejectReason, Sequence
-from holdfast_engine.admission import GUARDED
+from holdfast.enginemodel.scheduler import LoraRequest, Refusal, RejectReason, SamplingParams, Sequence
+from holdfast_engine.apiserver.admission import GUARDED
+from holdfast_engine.objectives.claims import CLAIMED, header_claim, header_key, pass_on
 
 EMULATED_VLLM_VERSION = "0.32.0"
 BODY_LIMIT_BYTES = 64 * 2**20
@@ -40,7 +42,9 @@ class EmulatorServer:
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
-        scheduler = setup.scheduler(_loop_time)
+        own_name = secrets.token_hex(16)
+        self._claim_key = header_key(own_name)
+        scheduler = setup.scheduler(_loop_time, own_name)
         metrics = setup.metrics(time.time())
         self.engine = EmulatedEngine(scheduler, setup.timer(), metrics, speed=setup.options.speed, work=setup.work())
         self._fast_loop = (
@@ -123,10 +127,15 @@ class EmulatorServer:
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         arrived_at = asyncio.get_running_loop().time()
         asked = parse_request(await request.read(), request.headers, chat=chat, max_model_len=self.setup.max_model_len)
+        CLAIMED.set(header_claim((name.lower(), value) for name, value in request.raw_headers))
         self._admit(asked)
         prefix = "chatcmpl" if chat else "cmpl"
         answer = Completion(f"{prefix}-{next(self._ids):016x}", int(time.time()), asked.model or self._name, asked)
         sequence = Sequence(asked.prompt_tokens, asked.max_tokens, arrived_at, asked.cached_tokens)
+        sequence.sampling_params = SamplingParams(asked.extra_args)
+        pass_on(sequence.sampling_params, self._claim_key)
+        if asked.model in self.setup.options.adapters:
+            sequence.lora_request = LoraRequest(asked.model)
         if asked.stream:
             return await self._stream(request, answer, sequence)
         collector = Collector()
@@ -157,8 +166,8 @@ class EmulatorServer:
             self.engine.abort(job)
 
     def _admit(self, asked: CompletionRequest) -> None:
-        names = self.setup.options.names
-        if asked.model and asked.model not in names:
+        options = self.setup.options
+        if asked.model and asked.model not in (*options.names, *options.adapters):
             raise BadRequest(f"The model `{asked.model}` does not exist.", HTTPStatus.NOT_FOUND, "model")
         if self.draining:
             raise BadRequest("The server is shutting down.", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -171,19 +180,13 @@ class EmulatorServer:
         return self.setup.options.names[0]
 
     async def _models(self, _: web.Request) -> web.Response:
-        created = int(time.time())
+        options, created = self.setup.options, int(time.time())
+        shared = {"object": "model", "created": created, "owned_by": "vllm", "permission": []}
+        model = {"root": options.model, "parent": None, "max_model_len": self.setup.max_model_len}
+        adapter = {"parent": self._name, "max_model_len": None}
         models: list[dict[str, object]] = [
-            {
-                "id": name,
-                "object": "model",
-                "created": created,
-                "owned_by": "vllm",
-                "root": self.setup.options.model,
-                "parent": None,
-                "max_model_len": self.setup.max_model_len,
-                "permission": [],
-            }
-            for name in self.setup.options.names
+            *({"id": name, **shared, **model} for name in options.names),
+            *({"id": name, **shared, "root": name, **adapter} for name in options.adapters),
         ]
         return web.json_response({"object": "list", "data": models})
 

@@ -16,6 +16,15 @@ _MIG_LABEL, _PARTITION_LABEL = "nvidia.com/mig.config", "cloud.google.com/gke-gp
 IDENTIFYING_LABELS = (*PRODUCT_LABELS, *_SHARING_LABELS, _REPLICAS_LABEL, _MIG_LABEL, _PARTITION_LABEL)
 """Labels of nodes that say what a replica gets there."""
 
+MACHINE_LABEL = "node.kubernetes.io/instance-type"
+# Machines of AWS and Google Cloud whose names do not say which GPUs they have, by the documentation of both.
+_MACHINES = (
+    (r"p3\.", "v100"), (r"p4d\.", "a100-40gb"), (r"p4de\.", "a100-80gb"), (r"p5\.", "h100"), (r"p5en?\.", "h200"),
+    (r"p6-b200\.", "b200"), (r"g4dn\.", "t4"), (r"g5\.", "a10g"), (r"gr?6\.", "l4"), (r"g6e\.", "l40s"),
+    (r"a2-highgpu-", "a100-40gb"), (r"a2-ultragpu-", "a100-80gb"), (r"a3-(high|mega|edge)gpu-", "h100"),
+    (r"a3-ultragpu-", "h200"), (r"a4-highgpu-", "b200"), (r"g2-standard-", "l4"),
+)  # fmt: skip
+
 _PROFILE = re.compile(r"(?<![a-z0-9])([1-7])g[.-]([0-9]{1,3})gb(?![a-z0-9])")
 _PARTITIONED = re.compile(rf"(?<![a-z0-9])mig(?![a-z0-9])|{_PROFILE.pattern}")
 _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{2,3})gb(?![a-z0-9])")
@@ -60,6 +69,18 @@ def find_accelerator(
         return whole
     profile = next(filter(None, map(_PROFILE.search, parts)), None)
     return profile and _slice(whole, int(profile[1]), int(profile[2]))
+
+
+def accelerator_of_machine(name: str) -> str:
+    """The GPU of a cloud's machine type, as in `p5.48xlarge` or `Standard_ND96isr_H100_v5`; empty if unknown.
+
+    Source: the instance types of Amazon EC2 and the GPU machine types of Compute Engine; names of Azure have the GPU.
+    """
+    words = _words(name)
+    known = next((gpu for pattern, gpu in _MACHINES if re.match(pattern, words)), "")
+    if known or not words.startswith("standard-n"):
+        return known
+    return next((found.group() for pattern, _ in ACCELERATORS if (found := _whole_words(pattern).search(words))), "")
 
 
 def taken_for(name: str, node_selector: Mapping[str, str] | None = None, resource: str = "") -> AcceleratorShape | None:

@@ -1,4 +1,4 @@
-"""What one engine step takes: the GPU's time and the host's, of which the longer one counts."""
+"""What one engine step takes: the longer one of the GPU's time and the host's."""
 
 from __future__ import annotations
 

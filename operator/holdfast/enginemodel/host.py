@@ -15,7 +15,7 @@ import enum
 import math
 from dataclasses import astuple, dataclass, replace
 
-from holdfast_engine.captured_graphs import CapturedGraphs
+from holdfast_engine.law.captured_graphs import CapturedGraphs
 
 SYNCHRONOUS, ASYNCHRONOUS = 1, 2
 """Steps that vLLM has in flight at most, without and with asynchronous scheduling (the size of its batch queue)."""
@@ -127,7 +127,7 @@ USUAL_FRONT_END = FrontEnd(1.8e-3, 0.5e-6, 70e-6, 1.1e-3, 1.2e-3)
 token and per request, and what a lone request waits beyond them. Source: `benchmarks/twin_h200.py`."""
 
 BUSY_FRONT_END = FrontEnd(6.3e-3, 0.5e-6, 79e-6, 1.1e-3, 1.2e-3, 2.3e-3)
-"""The same beside an H100, with a connection per request: `python benchmarks/h100_cells.py` fits the three costs."""
+"""The host of an H100, with a connection per request: `python benchmarks/h100_cells.py` fits the three costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ def tpot_misses(engine: Engine, steady: Steady, ttft: Array, tpot_seconds: float
     """Share of requests whose time per output token, or end-to-end time after the mean TTFT, exceeds the objective.
 
     An answer of O tokens takes x = (O - 1) T_decode, and first the prompts C that came while its own was computed,
-    both delayed by the prefill of whoever arrives meanwhile: a delay busy period with mean (x + E[C]) / (1 - rho_p)
+    both delayed by the prefill of later arrivals: a delay busy period with mean (x + E[C]) / (1 - rho_p)
     and variance rate E[w²] (x + E[C]) / (1 - rho_p)³ + Var[C] / (1 - rho_p)². The number of decoding sequences moves
     too, correlated over the mean residence / slackness and averaged over the answer's own; and an answer meets more
     of them than the mean over time, by variance / mean. The same arrivals cause both deviations, which therefore add.
@@ -72,9 +72,9 @@ def _carried(engine: Engine, steady: Steady) -> tuple[Array, Array]:
 def ttft_misses(engine: Engine, steady: Steady, ttft_seconds: float) -> tuple[Array, Array]:
     """Share of requests whose first token comes later than the objective, and the mean TTFT.
 
-    The step under way ends first (length-biased), then those launched already, then one step per chunk, each with the
-    decodes, the own prompt and what arrived beside it; prompts beyond the token budget wait in a queue with an
-    exponential tail. Behind one heavy prompt of work w, which is met with probability rate x w, the wait is uniform up
+    The step under way ends first (length-biased), then the launched steps, then one step per chunk, each with the
+    decodes, the own prompt and other new prompts; prompts beyond the token budget wait in a queue with an exponential
+    tail. Behind one heavy prompt of work w, which is met with probability rate x w, the wait is uniform up
     to w: rate E[(w - spare)+] more.
     """
     prompts = lognormal_bins(engine.mix.computed_tokens, engine.mix.computed_cv)[:, None]
@@ -97,7 +97,7 @@ def slot_misses(steady: Steady, residence: Array, left_seconds: Array, slots: fl
     """Share of requests that wait longer than `left_seconds` for one of `slots` sequences.
 
     All slots are taken with the probability of a normal with the variance of the sequences times `spread`; slots come
-    free at rate slots / residence, of which the arrivals leave (slots - d) / residence.
+    free at rate slots / residence, and the arrivals leave (slots - d) / residence of them.
     """
     deviation = np.sqrt(steady.sequences_variance * spread) + 1e-9
     free, held = np.maximum(slots - steady.sequences, 0.0), np.maximum(residence, INSTANT_SECONDS)
@@ -127,7 +127,7 @@ def _queue(engine: Engine, steady: Steady, budget: Array, prompts: Array) -> tup
     """Mean and variance of the wait for earlier prompts that exceed the budget of one step.
 
     The backlog Q has P(Q > q) = u exp(-theta q), u the share of the full-budget rate in use and theta the Lundberg
-    exponent of tokens arriving in full steps; only what exceeds the room beside the own prompt delays it.
+    exponent of tokens arriving in full steps; only what exceeds the room next to the own prompt delays it.
     """
     prefill_token = engine.prefill_seconds / max(engine.mix.computed_tokens, 1e-12)
     full_step = steady.decode_step_seconds + prefill_token * budget

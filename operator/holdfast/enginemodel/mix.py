@@ -92,8 +92,11 @@ class LengthMix:
     def _from_moments(
         cls, p1: float, p2: float, o1: float, o2: float, po: float, cached_share: float, shortest: float
     ) -> LengthMix:
-        """The cached share is taken to be the same for every request."""
-        computed = 1.0 - min(max(cached_share, 0.0), 0.999)
+        """The cached share is taken to be the same for every request; of the mean prompt a token is computed at least.
+
+        vLLM computes the last token even of a prompt that is cached whole (v1/core/kv_cache_manager.py).
+        """
+        computed = max(1.0 - min(max(cached_share, 0.0), 0.999), 1.0 / p1)
         return cls(
             prompt_tokens=p1,
             computed_tokens=computed * p1,
@@ -106,7 +109,7 @@ class LengthMix:
         )
 
     def in_steps(self, tokens_per_step: float) -> LengthMix:
-        """The same requests with lengths of answers in decode steps, each of which gives so many tokens (speculation).
+        """The same requests with lengths of answers in decode steps of so many tokens each (speculation).
 
         A step reads as many KV tokens as before. The context that grows faster than by one token a step counts as part
         of the prompt.
@@ -165,7 +168,7 @@ def histogram_moments(edges: Sequence[float], cumulative: Sequence[float]) -> tu
 def shortest_tokens(edges: Sequence[float], cumulative: Sequence[float]) -> float:
     """The highest edge of a cumulative histogram that next to no answer is below; 0 where there are too few to say.
 
-    How many are is reckoned by the rule of succession, (below + 1) / (all + 2).
+    The share below is estimated by the rule of succession, (below + 1) / (all + 2).
     """
     if histogram_moments(edges, cumulative) is None:
         return 0.0

@@ -122,7 +122,7 @@ def _named(name: str, method: str | None) -> Quantization | None:
 
 
 def _method(method: str | None) -> Quantization | None:
-    """What vLLM's --quantization says; a method that is not in the list is one all the same."""
+    """The format that vLLM's --quantization names; an unknown method means that the weights run as published."""
     if not method:
         return None
     said = _format(re.sub(r"[_\s]+", "-", method.lower()))

@@ -25,7 +25,17 @@ def _model(
     counts = billions if isinstance(billions, tuple) else (billions, billions)
     parameters, active = (float(round(each * 1e9)) for each in counts)
     embeddings = float(hidden * vocabulary * (1 if tied else 2))
-    return ModelShape(name, layers, hidden, *heads, parameters, active, table=table, embedding_parameters=embeddings)
+    return ModelShape(
+        name,
+        layers,
+        hidden,
+        *heads,
+        parameters,
+        active,
+        table=table,
+        embedding_parameters=embeddings,
+        vocabulary=vocabulary,
+    )
 
 
 def _latent(shape: ModelShape) -> ModelShape:

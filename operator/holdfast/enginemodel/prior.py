@@ -25,15 +25,13 @@ from holdfast.enginemodel.catalog import (
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.fit import fit_law
 from holdfast.enginemodel.host import CAPTURE_EDGE, Graphs, Host, capture_edge, usual_host
+from holdfast.enginemodel.memory import EngineMemory, MemoryParts, engine_memory
 from holdfast.enginemodel.roofline import roofline_law
 from holdfast.enginemodel.steplaw import StepLaw, StepTimer
 from holdfast.enginemodel.steptable import StepTable, step_tables
 
 MEMORY_UTILIZATION = 0.92
 """vLLM's gpu_memory_utilization by default."""
-
-RUNTIME_BYTES = 4e9
-"""Activations, CUDA graphs and context per GPU, by the default batching limits."""
 
 LEAST_KV_TOKENS = 16_384
 """Floor of a guess: nobody runs an engine that cannot hold a few requests."""
@@ -43,8 +41,11 @@ DEFAULT_PARAMETERS = 8e9
 BLACKWELL = ("b200", "b300")
 """Systems on which vLLM captures CUDA graphs of twice as many tokens by default."""
 
-IMPLAUSIBLE_FACTOR = 8.0
-"""A table whose lone decode step takes so many times the roofline's is taken for broken."""
+IMPLAUSIBLE_FACTOR = 1.65
+"""A table whose lone decode step takes so many times the roofline's is taken for broken.
+
+All tables of 16-bit weights are below 1.49, all of FP8 in blocks above 1.82; public runs refute those (docs/truth.md).
+"""
 
 
 class PriorSource(enum.StrEnum):
@@ -75,7 +76,8 @@ class EnginePrior:
     all tokens of a step, which vLLM's scheduler counts per micro-batch. Not modelled: transfers between stages,
     micro-batches of unequal size, and requests that a shared queue gives to whichever engine is free.
 
-    `kv_tokens` is 0 where the weights of a known model do not fit into the memory. `unknown_model` and
+    `kv_tokens` is 0 where the weights of a known model do not fit into the memory. They are those of the default
+    limits; engines reported them where `kv_tokens_reported`. `unknown_model` and
     `unknown_accelerator` say which of the two was guessed when `source` is UNKNOWN.
     """
 
@@ -87,6 +89,9 @@ class EnginePrior:
     max_num_batched_tokens_default: int
     source: PriorSource
     confidence: float
+    memory: EngineMemory
+    largest_graph_tokens: int = CAPTURE_EDGE
+    kv_tokens_reported: bool = False
     unknown_model: bool = False
     unknown_accelerator: bool = False
     pipeline: int = 1
@@ -102,6 +107,18 @@ class EnginePrior:
         sequences = max_num_seqs or self.max_num_seqs_default
         tokens = max_num_batched_tokens or self.max_num_batched_tokens_default
         return BatchLimits(max(1, sequences // self.pipeline), tokens)
+
+    def parts(self, limits: BatchLimits) -> MemoryParts:
+        """What is in the memory of one GPU with these limits, by formula."""
+        edge = capture_edge(limits.max_num_seqs, limits.max_num_batched_tokens, self.largest_graph_tokens)
+        return self.memory.parts(limits.max_num_seqs, limits.max_num_batched_tokens, edge)
+
+    def kv_tokens_with(self, limits: BatchLimits) -> int:
+        """The KV cache with these limits: what engines report, else what fewer sequences or tokens per step leave."""
+        if self.kv_tokens_reported or limits == self.limits(None, None):
+            return self.kv_tokens
+        known = not (self.unknown_model or self.unknown_accelerator)
+        return max(self.parts(limits).kv_tokens, 0 if known else LEAST_KV_TOKENS)
 
     @property
     def gpu(self) -> StepTimer:
@@ -128,6 +145,7 @@ def engine_prior(
     pipeline: int = 1,
     data: int = 1,
     facts: EngineFacts = NOTHING_REPORTED,
+    adapter_ranks: int = 0,
 ) -> EnginePrior:
     """The prior of a model on `tensor` x `pipeline` x `data` GPUs; whatever is unknown is guessed and said so.
 
@@ -143,9 +161,12 @@ def engine_prior(
         pipeline,
         (known_model is None, known_accelerator is None),
         memory_utilization,
+        adapter_ranks,
     )
     prior = replace(prior, data=data)
-    return prior if facts.kv_tokens is None else replace(prior, kv_tokens=int(facts.kv_tokens) // pipeline)
+    if facts.kv_tokens is None:
+        return prior
+    return replace(prior, kv_tokens=int(facts.kv_tokens) // pipeline, kv_tokens_reported=True)
 
 
 @lru_cache(maxsize=8192)  # asked of every service at every tick
@@ -162,7 +183,7 @@ def option_prior(
         model_uri,
         option.name,
         dict(option.node_selector),
-        max(1, option.gpus_per_replica // (option.pipeline * option.data)),
+        option.tensor,
         option.quantization or quantization,
         next(share for share in shares if share is not None),
         resource="shared" if option.is_shared else option.resource,
@@ -171,7 +192,13 @@ def option_prior(
         pipeline=option.pipeline,
         data=option.data,
         facts=option.facts,
+        adapter_ranks=option.adapter_ranks,
     )
+
+
+def option_shape(option: AcceleratorOption) -> AcceleratorShape | None:
+    """One GPU of an accelerator of a spec; None where it is neither declared nor known."""
+    return _declared(option.hardware) or find_accelerator(option.name, dict(option.node_selector), option.resource)
 
 
 def _declared(hardware: Hardware | None) -> AcceleratorShape | None:
@@ -199,22 +226,27 @@ def _prior(
     pipeline: int,
     unknown: tuple[bool, bool],
     memory_utilization: float,
+    adapter_ranks: int,
 ) -> EnginePrior:
     known = not any(unknown)
     table = _plausible_table(model, accelerator, gpus) if known else None
     source = PriorSource.TABLE if table else PriorSource.ROOFLINE if known else PriorSource.UNKNOWN
-    kv_tokens = _kv_tokens(model, accelerator, (gpus, pipeline), table, memory_utilization)
+    memory = engine_memory(model, accelerator, (gpus, pipeline), memory_utilization, table, adapter_ranks)
     sequences, tokens = default_max_num_seqs(accelerator), default_max_num_batched_tokens(accelerator)
-    largest = 2 * CAPTURE_EDGE if accelerator.system.startswith(BLACKWELL) else CAPTURE_EDGE
+    largest = largest_graph_tokens(accelerator)
+    edge = capture_edge(sequences, tokens, largest)
+    kv_tokens = memory.parts(sequences, tokens, edge).kv_tokens
     return EnginePrior(
         law=fit_law(table) if table else roofline_law(model, accelerator, gpus),
         table=table,
-        host=usual_host(model.layers, Graphs(edge=capture_edge(sequences, tokens, largest))),
+        host=usual_host(model.layers, Graphs(edge=edge)),
         kv_tokens=kv_tokens if known else max(kv_tokens, LEAST_KV_TOKENS),
         max_num_seqs_default=sequences,
         max_num_batched_tokens_default=tokens,
         source=source,
         confidence=CONFIDENCE[source],
+        memory=memory,
+        largest_graph_tokens=largest,
         unknown_model=unknown[0],
         unknown_accelerator=unknown[1],
         pipeline=pipeline,
@@ -222,32 +254,12 @@ def _prior(
 
 
 def _plausible_table(model: ModelShape, accelerator: AcceleratorShape, gpus: int) -> StepTable | None:
-    """The shipped table, unless its lone decode is far off the roofline: two of the tables (FP8) hold minutes."""
+    """The shipped table, unless its lone decode is far off the roofline: some (FP8) hold slow kernels, or minutes."""
     table = step_tables().get((model.table or "", accelerator.system, gpus))
     if table is None:
         return None
     expected = roofline_law(model, accelerator, gpus).step_seconds((), 1, 512.0)
     return table if table.step_seconds((), 1, 512.0) < IMPLAUSIBLE_FACTOR * expected else None
-
-
-def _kv_tokens(
-    model: ModelShape,
-    accelerator: AcceleratorShape,
-    ways: tuple[int, int],
-    table: StepTable | None,
-    memory_utilization: float,
-) -> int:
-    """Tokens of KV cache that memory leaves room for, 0 when the weights do not fit.
-
-    `ways` are the GPUs of a stage, and the stages: each has its share of the weights, and of each token's cache. The
-    tokens are divided among as many micro-batches, so that they are as many as one stage with all layers would hold.
-    """
-    gpus, stages = ways
-    weights = (table.weights_bytes if table else model.parameters * model.weight_bytes / gpus) / stages
-    # The table of Qwen3-32B-FP8 was made with an FP8 cache, which the checkpoint does not ask for.
-    per_token = max(table.kv_bytes_per_token if table else 0.0, model.kv_bytes_per_gpu(gpus))
-    free = accelerator.memory_bytes * memory_utilization - weights - RUNTIME_BYTES
-    return max(0, int(free / per_token))
 
 
 def default_max_num_seqs(accelerator: AcceleratorShape) -> int:
@@ -260,6 +272,11 @@ def default_max_num_batched_tokens(accelerator: AcceleratorShape) -> int:
     if accelerator.memory_bytes >= 160 * GIB:
         return 16_384
     return 8_192 if _large(accelerator) else 2_048
+
+
+def largest_graph_tokens(accelerator: AcceleratorShape) -> int:
+    """The largest step that vLLM captures by default, if limits allow it."""
+    return 2 * CAPTURE_EDGE if accelerator.system.startswith(BLACKWELL) else CAPTURE_EDGE
 
 
 def _large(accelerator: AcceleratorShape) -> bool:

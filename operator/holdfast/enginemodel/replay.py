@@ -62,7 +62,7 @@ def replay(arrivals: Iterable[Arrival], limits: SchedulerLimits, timer: StepTime
 def replay_on(
     scheduler: Scheduler, arrivals: Iterable[Arrival], timer: StepTimer, clock: ReplayClock
 ) -> list[ReplayedRequest]:
-    """Every request's outcome as its client saw it, in order of arrival. A step takes in whoever came before it began.
+    """Every request's outcome as its client saw it, in order of arrival. A step takes in requests that came before it.
 
     Whether a request is admitted is decided when it has been read, as in vLLM: prompts that the step under way computes
     still count as queued. The fast loop decides before that, when the API server has written all tokens; without it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
@@ -12,6 +13,7 @@ from holdfast.domain.value import value
 from holdfast.enginemodel.admission import TYPICAL_MIX, prior_tokens
 from holdfast.enginemodel.batching import best, candidates
 from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.class_mix import each_class, shares_ahead
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import DEVIATION, EnginePrior, PriorSource, option_prior
 from holdfast.enginemodel.steadystate import Engine
@@ -30,6 +32,10 @@ class ReplicaRate:
     single request would miss the objectives; then the rate is the largest that serves nearly as many requests well as
     no load would, and `attainment` is their share. `law` is the step law at that rate, if known: it gives the relative
     work of longer requests. `unknown` says what was guessed: the model, the accelerator, both or nothing.
+
+    `slo` are the service's objectives where it has classes. Then `by_class` has the rate of each, as if all requests
+    were of it, and `name` is the class that decides: one that cannot be met, else the one that allows the least. At the
+    pace of the tightest TPOT, requests without a class need `slowed` times the replicas that they need at their own.
     """
 
     rate_rps: float
@@ -40,6 +46,43 @@ class ReplicaRate:
     deviation: float = DEVIATION[PriorSource.TABLE]
     attainment: float | None = None
     unknown: tuple[str, ...] = ()
+    slo: Slo | None = None
+    by_class: tuple[ReplicaRate, ...] = ()
+    name: str = ""
+    slowed: float = 1.0
+
+    @property
+    def rates(self) -> dict[Slo, ReplicaRate]:
+        """The rate of each class by its objectives; empty without classes."""
+        return {} if self.slo is None else dict(zip((self.slo, *self.slo.classes), self.by_class, strict=True))
+
+    @property
+    def unmet(self) -> tuple[Slo, ...]:
+        """The classes that would miss their objectives even without load."""
+        return tuple(each for each, rate in self.rates.items() if not rate.feasible)
+
+    def of_mix(self, shares: Mapping[str, float]) -> ReplicaRate:
+        """Return the rate of requests of all classes in these shares; without classes it is the same one.
+
+        A class that cannot be met asks for no replicas as long as another one can: they would not help it.
+        """
+        if self.slo is None:
+            return self
+        rates, unmet, ahead = self.rates, self.unmet, shares_ahead(self.slo, shares)
+        sized = [each for each in rates if each not in unmet] or [*rates]
+        sized = [each for each in sized if each.name in ahead] or sized
+        least = min(sized, key=lambda each: rates[each].rate_rps / ahead.get(each.name, 1.0))
+        named = min(unmet, key=lambda each: (each.tpot_seconds, each.ttft_seconds), default=least)
+        return replace(
+            rates[least],
+            rate_rps=rates[least].rate_rps / ahead.get(least.name, 1.0),
+            feasible=not unmet,
+            attainment=rates[named].attainment,
+            slo=self.slo,
+            by_class=self.by_class,
+            name=named.name,
+            slowed=self.slowed,
+        )
 
     def relative_work(self, before: LengthMix, after: LengthMix) -> float:
         """Return the work of the mean request of mix `after` relative to mix `before`; 1 without a step law."""
@@ -86,6 +129,24 @@ class StepLawModel:
     """
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
+        if not spec.slo.classes:
+            return self._of_class(spec, option, mix, slowness)
+        each = (replace(spec, slo=slo) for slo in each_class(spec.slo))
+        rates = tuple(self._of_class(one, option, mix, slowness) for one in each)
+        own = self._of_class(replace(spec, slo=replace(spec.slo, classes=())), option, mix, slowness)
+        slowed = own.rate_rps / rates[0].rate_rps if rates[0].feasible else 1.0
+        return replace(rates[0], slo=spec.slo, by_class=rates, slowed=slowed).of_mix({})
+
+    def _of_class(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
+        found = self._rate(spec, option, mix, slowness)
+        if option.facts.tokens_per_step == 1.0:
+            return found
+        # Drafts only make answers shorter. For answers of a few steps the fit may end at another working point, though.
+        plain = replace(option, facts=replace(option.facts, accepted_drafts=None))
+        least = self._rate(spec, plain, mix, slowness)
+        return max(found, least, key=lambda each: (each.feasible, each.rate_rps))
+
+    def _rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate:
         prior, stretch = _prior(spec, option), on_grid(slowness, SLOWNESS_GRID)
         point = _point(prior, spec.batching, _in_steps(mix, option), _rescaled(spec.slo, option, stretch))
         found, rate = point.capacity, prior.engines * point.capacity.serving_rps / stretch
@@ -115,7 +176,7 @@ class StepLawModel:
     ) -> BatchingLimits:
         if spec.batching_fixed:
             return spec.batching
-        slo = _rescaled(spec.slo, option, on_grid(slowness, SLOWNESS_GRID))
+        slo = _rescaled(each_class(spec.slo)[0], option, on_grid(slowness, SLOWNESS_GRID))
         return _best(_prior(spec, option), spec.batching, _in_steps(mix, option), slo)
 
 

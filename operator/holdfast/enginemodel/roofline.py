@@ -56,7 +56,8 @@ def step_work(
     """The work of a step on each of `tensor_parallel` GPUs, whose decodes attend to so many KV tokens in all.
 
     Source: vLLM's estimate (v1/metrics/perf.py), to first order. As there, a chunk attends to all tokens up to its end;
-    left out are activations on their way through memory, and that only last tokens reach the output head.
+    left out are activations on their way through memory, and that only last tokens reach the output head. A mixture of
+    experts reads at most what each token is multiplied with, as if no two tokens shared an expert.
     """
     tokens, context, pairs = decodes, decode_kv_tokens, decode_kv_tokens
     for chunk, prefix in chunks:
@@ -65,6 +66,7 @@ def step_work(
         pairs += chunk * (prefix + chunk)
     gpus = max(1, tensor_parallel)
     flops = 2.0 * model.active_parameters * tokens + 4.0 * model.layers * model.heads * model.head_dim * pairs
-    weights = model.parameters * model.weight_bytes / gpus if tokens else 0.0
+    read = min(model.parameters, model.active_parameters * tokens)
+    weights = read * model.weight_bytes / gpus
     kv_bytes = model.kv_bytes_per_gpu(gpus)
     return StepWork(flops / gpus, weights + context * kv_bytes, tokens * kv_bytes)

@@ -2,7 +2,7 @@
 
 Running sequences first, in order; then waiting ones within the token budget. Prompts are computed in chunks, KV cache
 is taken in blocks of 16 tokens, a sequence that finds no block preempts the youngest one, whose tokens are computed
-again later. Nothing here knows a clock: `step` plans at a time it is told, `complete` applies the plan. As in vLLM's
+again later. Nothing here knows a clock: `step` plans at a given time, `complete` applies the plan. As in vLLM's
 AsyncScheduler, a step may be planned before the one before it is complete: the token that a sequence gets from a step
 in flight counts as there. As in vLLM, the waiting queue and the limits of the next step may be exchanged while it runs.
 """
@@ -67,6 +67,20 @@ class SchedulerLimits:
     long_prefill_token_threshold: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoraRequest:
+    """The part of vLLM's LoRARequest that is read."""
+
+    lora_name: str
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """The part of vLLM's SamplingParams that is read: `vllm_xargs` of the body, and what a header claims."""
+
+    extra_args: dict[str, object] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One request inside the engine; times in seconds, the rest in tokens and blocks.
@@ -74,7 +88,7 @@ class Sequence:
     `cached_tokens` of the prompt are found in the prefix cache at the first admission. `in_flight` tokens come from
     steps that are planned and not complete. It came to the API server at `sent_at`, which read it at `arrived_at`. The
     engine has a token at `..._token_at`, its client at `..._seen_at`. A prompt plus answer that exceeds the KV cache is
-    refused by `Scheduler.add`. Properties have the names of vLLM's Request.
+    refused by `Scheduler.add`. It asks for the adapter `lora_request`. Properties have the names of vLLM's Request.
     """
 
     prompt_tokens: int
@@ -95,6 +109,8 @@ class Sequence:
     request_id: str = ""
     sent_at: float | None = None
     held: bool = False
+    lora_request: LoraRequest | None = None
+    sampling_params: SamplingParams | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -309,7 +325,11 @@ class Scheduler:
 
     def preempt_last(self) -> Sequence:
         """Send the youngest running sequence back to the head of the queue, without its KV cache."""
-        victim = self.running.pop()
+        return self.preempt(self.running[-1])
+
+    def preempt(self, victim: Sequence) -> Sequence:
+        """Send a running sequence back to the queue, without its KV cache."""
+        self.running.remove(victim)
         self.free_blocks += victim.blocks
         victim.blocks = victim.computed = victim.cached_tokens = victim.in_flight = 0
         victim.preemptions += 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GIB = 2.0**30
+USUAL_VOCABULARY = 151_936
+"""Words that most models of recent years know, about: Qwen's; Llama 3 has 128,256."""
+
 PCIE = 25e9
 """Bytes/s between GPUs without a link of their own, as all-reduces see it."""
 
@@ -18,7 +21,8 @@ class ModelShape:
     `embedding_parameters` keep 16 bits when the others are quantized. `kv_latent` is the number of elements that
     multi-head latent attention (MLA) caches per token and layer instead of keys and values; 0 for other models.
     `kv_layers` is how many layers' worth of cache a token takes where some keep less than all tokens (sliding windows,
-    linear attention); None for all layers. `table` names the shipped step table.
+    linear attention); None for all layers. `table` names the shipped step table. Each sequence of a step has a logit
+    for each word of the `vocabulary`.
     """
 
     name: str
@@ -36,6 +40,7 @@ class ModelShape:
     embedding_parameters: float = 0.0
     kv_latent: int = 0
     kv_layers: float | None = None
+    vocabulary: int = USUAL_VOCABULARY
 
     @property
     def kv_bytes_per_token(self) -> float:

@@ -140,7 +140,7 @@ class Steady:
 
 
 def steady_state(engine: Engine, rates: Array) -> Steady:
-    """The means at each rate, all of which are below `engine.most_rate`."""
+    """The means at each rate; all rates are below `engine.most_rate`."""
     busy = rates * engine.work_seconds
     prefill = rates * engine.prefill_seconds
     step = engine.law.c0 / (1.0 - busy)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
+from holdfast.domain.engine import StepSums
+
 Chunk = tuple[int, int]
 """Prompt tokens computed in a step, and the tokens of the same request before them."""
 
@@ -19,7 +21,7 @@ class StepTimer(Protocol):
 
 
 class PartedTimer(StepTimer, Protocol):
-    """A timer of which the fixed part and the prompts' part can be made longer or shorter."""
+    """A timer whose fixed part and prompts' part can be made longer or shorter."""
 
     def parted(self, fixed: float, prompt: float) -> StepTimer:
         """With so many times the seconds of every step, and of prompt tokens; what decodes add stays."""
@@ -45,6 +47,11 @@ class StepLaw:
         """Seconds of a step with these prompt chunks and `decodes` sequences of `mean_kv` KV tokens on average."""
         tokens, pairs = prefill_work(chunks)
         return self.c0 + self.c1 * tokens + (self.c2 + self.c3 * mean_kv) * decodes + self.c4 * pairs
+
+    def sums_seconds(self, sums: StepSums) -> float:
+        """Seconds of steps whose work was summed up."""
+        work = self.c1 * sums.prefill_tokens + self.c2 * sums.decodes + self.c3 * sums.kv_tokens + self.c4 * sums.pairs
+        return self.c0 * sums.steps + work
 
     def scaled(self, gain: float) -> StepLaw:
         """The law of an engine whose every step takes `gain` times as long."""

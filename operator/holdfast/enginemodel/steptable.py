@@ -13,10 +13,6 @@ from importlib import resources
 from holdfast.enginemodel.steplaw import Chunk
 
 
-class UnknownTable(KeyError):
-    """No table for this model, system and tensor parallel size."""
-
-
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Piecewise linear; constant below the first point, extrapolated linearly above the last."""
@@ -122,14 +118,6 @@ def step_tables() -> Mapping[tuple[str, str, int], StepTable]:
     content = json.loads(gzip.decompress(packed))
     tables = (_table(entry, content["grids"]) for entry in content["tables"])
     return {(table.model, table.system, table.tensor_parallel): table for table in tables}
-
-
-def step_table(model: str, system: str, tensor_parallel: int) -> StepTable:
-    """The shipped table; UnknownTable where there is none."""
-    try:
-        return step_tables()[model, system, tensor_parallel]
-    except KeyError:
-        raise UnknownTable(f"no step table for {model} on {tensor_parallel} x {system}") from None
 
 
 def _table(entry: dict[str, object], grids: dict[str, dict[str, list[float]]]) -> StepTable:

@@ -51,7 +51,7 @@ def working_point(
 ) -> WorkingPoint:
     """Fit where the engine works, which depends on the capacity, which depends on the fit: some 10 ms in all.
 
-    One linear law cannot follow a table everywhere (a small prompt costs nothing beside the weights that are read
+    One linear law cannot follow a table everywhere (a small prompt costs nothing while the weights are read
     anyway, a mixture of experts jumps at the first prompt token), but near one point it does. `start` is a law known
     to be near (a prior's), to begin with.
     """
@@ -102,7 +102,7 @@ def steps_at(
             for first in firsts:
                 for batch, times in _batches(prompts, first, count, limits.max_num_batched_tokens):
                     steps.append(SampleStep(batch, decodes, mean_kv, weight * times / len(firsts)))
-    # KV reads are told from the number of sequences only where their ratio varies.
+    # The fit can separate KV reads from the number of sequences only where their ratio varies.
     steps += [SampleStep((), max(1, round(sequences)), mean_kv * factor, LEAST_WEIGHT) for factor in (0.5, 2.0)]
     return steps
 
@@ -110,7 +110,7 @@ def steps_at(
 def _batches(prompts: list[Chunk], first: int, count: int, budget: int) -> list[tuple[tuple[Chunk, ...], float]]:
     """The steps that `count` prompts take, from the first one on and evenly spread over the lengths, with weights.
 
-    What the token budget cuts off goes on in steps of its own, with ever more tokens before it.
+    The rest of a prompt that exceeds the token budget is computed in later steps, without the other prompts.
     """
     stride = max(1, len(prompts) // count) if count else 1
     room, chunks = budget, []
@@ -126,7 +126,7 @@ def _batches(prompts: list[Chunk], first: int, count: int, budget: int) -> list[
 
 
 def _continued(prompt: int, done: int, budget: int, before: int) -> list[tuple[tuple[Chunk, ...], float]]:
-    """The later chunks of a prompt of which `done` tokens were computed, after so many that were cached."""
+    """The later chunks of a prompt: `before` tokens were cached, `done` tokens are computed."""
     left = prompt - done
     if left <= 0:
         return []

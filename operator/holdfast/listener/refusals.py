@@ -69,7 +69,7 @@ class Refusals:
         )  # fmt: skip
 
     def failed(self, error: BaseException | None, address: str | None) -> None:
-        """Count what aiohttp or a handler raised, as the fault of whoever caused it."""
+        """Count what aiohttp or a handler raised, as the fault of the client or of the server."""
         self.count(Refusal.MALFORMED if isinstance(error, MALFORMED) else Refusal.FAILED, address, error)
 
 

@@ -14,8 +14,9 @@ from holdfast.api.conditions import ConditionType
 from holdfast.api.reasons import Reason
 from holdfast.monitoring import series
 from holdfast.monitoring.rules import INTERVAL_SECONDS, STARTS, TIERS, Look, Tier
-from holdfast.monitoring.series import any_of, duration, of
-from holdfast.observe.queries import OURS, SERVICE
+from holdfast.monitoring.series import any_of, by, duration, of
+from holdfast.observe.series.promql import OURS
+from holdfast.observe.series.queries import SERVICE
 from holdfast.policy.estimate.cold_start import LONGEST_SECONDS
 
 LEAST_BAD = 5
@@ -28,6 +29,7 @@ _LONGEST_WAKING = duration(STARTS * LONGEST_SECONDS)
 
 _NEVER_SECONDS = 1800
 _NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
+_CLASS = "The label class, if there is one, says which class of requests. "
 _LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
 _EXPLAIN = f"`holdfast explain {_NAME}` shows the measurements, the decision and its reasons"
 
@@ -66,7 +68,8 @@ def _burning() -> Iterator[Alert]:
                 after,
                 severity,
                 f"{_NAME}: {{{{ $value | humanizePercentage }}}} of its requests are bad, over {spans}",
-                "Check the top row of the dashboard: conditions, and bad requests by cause. `ttft`, `tpot`: more "
+                _CLASS
+                + "Check the top row of the dashboard: conditions, and bad requests by cause. `ttft`, `tpot`: more "
                 "replicas are needed; check whether they start, scaling.max, budget.maxCostPerHour and accelerators. "
                 "`rejected`: overload. `error`: the engine fails; see kubectl logs of its pods. "
                 f"{_EXPLAIN}. If nothing else helps, relax slo.ttft, slo.tpot or slo.objective.",
@@ -75,13 +78,14 @@ def _burning() -> Iterator[Alert]:
 
 
 def _burn(look: Look, tier: Tier) -> str:
-    limit = f"> on ({SERVICE}) {of(series.BURN_LIMIT, burn=look.limit)}"
+    on = f"on ({by('class')})"
+    limit = f"> {on} {of(series.BURN_LIMIT, burn=look.limit)}"
     bad = f"sum_over_time({of(series.TIERED_BAD, tier=tier.name)}[{duration(look.long_seconds)}])"
     many = f"{bad} * {INTERVAL_SECONDS:.0f} >= {LEAST_BAD}"
     return (
         f"{_bad_share(tier, look.long_seconds)} {limit}"
-        f" and on ({SERVICE}) ({_bad_share(tier, look.short_seconds)} {limit})"
-        f" and on ({SERVICE}) ({many})"
+        f" and {on} ({_bad_share(tier, look.short_seconds)} {limit})"
+        f" and {on} ({many})"
     )
 
 
@@ -106,11 +110,13 @@ def _services() -> Iterator[Alert]:
     yield from _turned_away()
     yield Alert(
         "HoldfastSloMissed",
-        f"{of(series.ATTAINMENT)} < on ({SERVICE}) {of(series.OBJECTIVE)}",
+        f"{of(series.CLASS_BUDGET_LEFT)} < 0",
         "15m",
         "warning",
-        f"{_NAME}: {{{{ $value | humanizePercentage }}}} of requests were good over slo.window, below slo.objective",
-        f"Run `kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is starting (BelowCapacity, "
+        f"{_NAME}: fewer requests were good over slo.window than the objective says; "
+        "{{ $value | humanizePercentage }} of the error budget is left",
+        _CLASS
+        + f"Run `kubectl describe {_LLMS}`: the reason of SLOMet says whether capacity is starting (BelowCapacity, "
         "ColdStart), is limited (CapacityLimited, AtMaximum, BudgetLimited: raise the limit or add nodes), or would "
         "not help (SLOInfeasible, EngineErrors, EngineSlow, CauseUnknown: relax the objectives or do what it says).",
     )
@@ -126,7 +132,11 @@ def _services() -> Iterator[Alert]:
         "the missing label or pod. Check the targets in Prometheus, settings.prometheusUrl, settings.scrapeInterval, "
         "and the labels that docs/operations.md requires.",
     )
-    yield Alert(
+    yield _unknown()
+
+
+def _unknown() -> Alert:
+    return Alert(
         "HoldfastServiceUnknown",
         # By namespace: a pod there can name any number of services.
         f"count by (namespace) (count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}})"
@@ -143,7 +153,7 @@ def _services() -> Iterator[Alert]:
 
 
 def _turned_away() -> Iterator[Alert]:
-    """Those who waited for a replica in vain reach no engine: no rate of engines knows of them."""
+    """Requests that the activator gave up reach no engine, so no engine metric counts them."""
     outcome = f'{OURS}, outcome="turned_away"'
     lately = f"round(sum by ({SERVICE}) (increase(holdfast_activator_requests_total{{{outcome}}}[{_LASTING}])))"
     for severity, many in (("critical", f">= {LEAST_BAD}"), ("warning", f"> 0 < {LEAST_BAD}")):
@@ -211,7 +221,7 @@ def _capacity() -> Iterator[Alert]:
     )
 
 
-def _replicas() -> Iterator[Alert]:
+def _engines() -> Iterator[Alert]:
     yield Alert(
         "HoldfastEngineHung",
         f"max by ({SERVICE}) ({of(series.CONDITION, reason=str(Reason.ENGINE_HUNG))})",
@@ -240,6 +250,10 @@ def _replicas() -> Iterator[Alert]:
         f"`kubectl describe {_LLMS}` names it. The operator replaces it, except with spec.replicas or mode: Recommend: "
         "then delete its pod. If its replacement on that node is slow as well, check the GPU (throttled, shared).",
     )
+
+
+def _replicas() -> Iterator[Alert]:
+    yield from _engines()
     yield Alert(
         "HoldfastReplicasNeverReady",
         f"time() - {of(series.WAITS_SINCE)}"
@@ -306,6 +320,10 @@ def _operator() -> Iterator[Alert]:
         "See its log for what a tick waits for: Prometheus (settings.prometheusUrl) or the API server. A process with "
         "a stuck loop fails /healthz and is restarted.",
     )
+    yield from _slow_or_failing()
+
+
+def _slow_or_failing() -> Iterator[Alert]:
     yield Alert(
         "HoldfastTicksSlow",
         f"histogram_quantile(0.99, sum by (namespace, le) (rate({of('holdfast_tick_seconds_bucket')}[10m])))"

@@ -14,7 +14,7 @@ from holdfast.monitoring.alerts import Alert, alerts
 from holdfast.monitoring.dashboards import dashboards
 from holdfast.monitoring.panels import grafana
 from holdfast.monitoring.rules import INTERVAL_SECONDS, Recording, recordings
-from holdfast.observe.client import matching
+from holdfast.observe.series.client import matching
 
 Json = dict[str, Any]
 Matchers = Sequence[tuple[str, str]]

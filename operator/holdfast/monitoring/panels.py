@@ -52,7 +52,7 @@ class Panel:
 
 
 def lines(title: str, *targets: Target, least: float | None = 0.0, **looks: Any) -> Panel:
-    """Return a panel of series over time; from zero, unless told otherwise."""
+    """Return a panel of series over time; from zero by default."""
     return Panel(title, "timeseries", targets, least=least, **looks)
 
 
@@ -62,7 +62,7 @@ def stat(title: str, *targets: Target, width: int = 4, height: int = 5, **looks:
 
 
 def bars(title: str, *targets: Target, height: int = 5, **looks: Any) -> Panel:
-    """Return a panel of numbers as they are now, beside each other."""
+    """Return a panel of numbers as they are now, next to each other."""
     return Panel(title, "bargauge", targets, height=height, least=0.0, **looks)
 
 
@@ -139,7 +139,7 @@ def grafana(dashboard: Dashboard) -> Json:
 
 
 def _placed(rows: Sequence[Row]) -> list[Json]:
-    """Rows below each other, panels from left to right; those that do not fit into a line begin the next."""
+    """Rows below each other, panels from left to right; a panel that does not fit into a line begins the next."""
     placed: list[Json] = []
     y = 0
     for row in rows:

@@ -1,23 +1,24 @@
 """Recording rules: per service what was judged, how late, how full and how dear, each a ratio or quantile of sums.
 
 Requests are judged by the engines' own counters where every engine of a service has the plugin at work, else by the
-bounds that vLLM's histograms allow: the definitions of `observe.queries` and `policy.estimate.slo_budget`.
+bounds that vLLM's histograms allow: the definitions of `observe.series.queries` and `policy.estimate.slo_budget`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.domain.burn_rate import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
 from holdfast.monitoring import series
 from holdfast.monitoring.series import by, duration, of, told
-from holdfast.observe import promql, queries
-from holdfast.observe.histograms import without_classic
-from holdfast.observe.queries import E2E, GROUP, OURS, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
-from holdfast.observe.traffic import FINISHED_REASONS
+from holdfast.observe.series import queries
+from holdfast.observe.series.histograms import without_classic
+from holdfast.observe.series.promql import EngineSelector
+from holdfast.observe.series.queries import E2E, GROUP, SERVICE, TPOT, TPOT_BEFORE_0_11, TTFT
+from holdfast.observe.signals.traffic import FINISHED_REASONS
 from holdfast.policy.settings import PolicySettings
-from holdfast_engine.engine_info import INFO_LABELS
+from holdfast_engine.stats.engine_info import INFO_LABELS
 
 ITL = "inter_token_latency_seconds"
 LATENCIES = {"ttft": (TTFT,), "tpot": (TPOT, TPOT_BEFORE_0_11), "itl": (ITL,), "e2e": (E2E,)}
@@ -61,7 +62,7 @@ class Look:
 
     @property
     def short_seconds(self) -> float:
-        """What is looked at beside, so that an alert ends when the burning does."""
+        """The second span, so that an alert ends when the burning does."""
         return max(round(self.long_seconds / SHORTER), LEAST_RANGE_SECONDS)
 
 
@@ -100,9 +101,9 @@ BURNS = (("steep", STEEP), ("fast", FAST), ("slow", SLOW))
 def recordings(scrape_seconds: float = 15.0) -> tuple[Recording, ...]:
     """Return all recordings, each after those it is made of."""
     span = duration(max(LEAST_RANGE_SECONDS, 4 * scrape_seconds))
-    of_engines = (*_latencies(span), *_verdicts(span), *_engines(span))
-    with_targets = (replace(each, expr=promql.with_vectors(each.expr, _and_targets)) for each in of_engines)
-    return (*_operator(span), *_told(), _target_pods(), *with_targets, *_costs(), *_burns())
+    engines = _WithTargets()
+    of_engines = (*_latencies(engines, span), *_verdicts(engines, span), *_engines(engines, span))
+    return (*_operator(span), *_told(), _target_pods(), *of_engines, *_costs(), *_burns())
 
 
 def _target_pods() -> Recording:
@@ -112,13 +113,16 @@ def _target_pods() -> Recording:
     return Recording(series.TARGET_POD, f"topk by (namespace, pod) (1, {named})")
 
 
-def _and_targets(vector: str) -> str:
-    """A vector of vLLM's series, and those of targets: these have only namespace and pod, the operator knows whose."""
-    if "vllm:" not in vector:
-        return vector
-    unlabelled = promql.OUR_MATCHER.sub('holdfast_service="", holdfast_accelerator=""', vector)
-    labels = "holdfast_service, holdfast_accelerator"
-    return f"({vector} or {unlabelled} * on (namespace, pod) group_left ({labels}) {of(series.TARGET_POD)})"
+class _WithTargets(EngineSelector):
+    """Our engines, and those of targets: their series of vLLM have only namespace and pod, the operator knows whose."""
+
+    def read(self, metric: str, *more: str, **how: str) -> str:
+        ours = super().read(metric, *more, **how)
+        if not metric.startswith("vllm:"):
+            return ours
+        theirs = EngineSelector('holdfast_service="", holdfast_accelerator=""').read(metric, *more, **how)
+        labels = "holdfast_service, holdfast_accelerator"
+        return f"({ours} or {theirs} * on (namespace, pod) group_left ({labels}) {of(series.TARGET_POD)})"
 
 
 def _operator(span: str) -> Iterator[Recording]:
@@ -140,6 +144,8 @@ def _told() -> Iterator[Recording]:
     kept = ((series.OBJECTIVE, "holdfast_slo_objective_ratio"), (series.WINDOW, "holdfast_slo_window_seconds"))
     for name, metric in kept:
         yield Recording(name, told(metric, kept=OBJECTIVE_KEPT))
+    by_class = told("holdfast_slo_class_objective_ratio", "class", kept=OBJECTIVE_KEPT)
+    yield Recording(series.CLASS_OBJECTIVE, f"{by_class} or on ({SERVICE}) {of(series.OBJECTIVE)}")
     for name, metric, *labels in (
         (series.BOUND, "holdfast_slo_bound_seconds", "latency"),
         (series.EDGE, "holdfast_slo_edge", "latency", "le"),
@@ -151,6 +157,7 @@ def _told() -> Iterator[Recording]:
         (series.FORECAST, "holdfast_service_forecast_rps"),
         (series.CAPACITY, "holdfast_service_capacity_rps", "holdfast_accelerator", "bound_by"),
         (series.GPU_PEAK, "holdfast_service_gpu_peak", "holdfast_accelerator", "of"),
+        (series.ROOF, "holdfast_service_roof_ratio", "holdfast_accelerator", "phase", "of"),
         (series.COST, "holdfast_service_cost_dollars_per_hour"),
         (series.COST_LIMIT, "holdfast_service_cost_limit_dollars_per_hour"),
         (series.COLD_START, "holdfast_service_cold_start_seconds"),
@@ -160,6 +167,8 @@ def _told() -> Iterator[Recording]:
         (series.LAST_CHANGE, "holdfast_service_last_change_timestamp_seconds", "action", "reason"),
     ):
         yield Recording(name, told(metric, *labels))
+    left = told("holdfast_slo_class_budget_remaining_ratio", "class")
+    yield Recording(series.CLASS_BUDGET_LEFT, f"{left} or on ({SERVICE}) {of(series.BUDGET_LEFT)}")
     size = told("holdfast_service_gpus_per_replica", "holdfast_accelerator")
     on = f"on ({by('holdfast_accelerator')})"
     yield Recording(series.GPUS, f"{of(series.REPLICAS)} * {on} group_left () {size}")
@@ -180,32 +189,34 @@ def _starts() -> Iterator[Recording]:
     yield Recording(series.WAKING_UNTIL, f"({until}) > time() {held} {failing}")
 
 
-def _latencies(span: str) -> Iterator[Recording]:
+def _latencies(engines: EngineSelector, span: str) -> Iterator[Recording]:
     """Buckets or native histograms summed over engines, and quantiles of these sums."""
     for latency, families in LATENCIES.items():
-        vectors = (f"vllm:{family}_bucket{{{OURS}}}" for family in families)
-        expr = " or ".join(f"sum by ({by('le')}) (rate({vector}[{span}]))" for vector in vectors)
+        rates = (engines.read(f"vllm:{family}_bucket", over="rate", span=span) for family in families)
+        expr = " or ".join(f"sum by ({by('le')}) ({each})" for each in rates)
         yield Recording(series.BUCKETS, expr, (("latency", latency),))
-        native = " or ".join(f"sum by ({SERVICE}) ({without_classic(each, OURS, span)})" for each in families)
+        native = " or ".join(f"sum by ({SERVICE}) ({without_classic(engines, each, span)})" for each in families)
         yield Recording(series.NATIVE, native, (("latency", latency),))
     for quantile, name in series.QUANTILES:
         of_each = (f"histogram_quantile({quantile}, {of(vector)})" for vector in (series.BUCKETS, series.NATIVE))
         yield Recording(name, " or ".join(of_each))
 
 
-def _verdicts(span: str) -> Iterator[Recording]:
+def _verdicts(engines: EngineSelector, span: str) -> Iterator[Recording]:
     """Good and bad of all that was judged; without exact counts, each miss takes away one that finished."""
-    ended = f"vllm:{queries.SUCCESS}{{{OURS}"
+    ended, rejected = f"vllm:{queries.SUCCESS}", _rate(engines, f"vllm:{queries.REJECTIONS}", span)
     unfinished = "|".join(sorted(FINISHED_REASONS))
     failed = next(reason for reason, outcome in FINISHED_REASONS.items() if outcome == "failed")
     none = f"{of(series.FINISHED)} * 0"
-    yield Recording(series.FINISHED, _rate(f'{ended}, finished_reason!~"{unfinished}"}}', span))
-    yield Recording(series.FAILED, f"""{_rate(f'{ended}, finished_reason="{failed}"}}', span)} or {none}""")
-    yield Recording(series.REJECTED, f"{_rate(f'vllm:{queries.REJECTIONS}{{{OURS}}}', span)} or {none}")
+    yield Recording(series.FINISHED, _rate(engines, ended, span, f'finished_reason!~"{unfinished}"'))
+    yield Recording(series.FAILED, f"""{_rate(engines, ended, span, f'finished_reason="{failed}"')} or {none}""")
+    yield Recording(series.REJECTED, f"{rejected} or {none}")
     for latency in OBJECTIVES:
         yield Recording(series.LATE, _late(latency), (("latency", latency),))
-    yield Recording(series.JUDGED_EXACTLY, queries.covered(SERVICE, span))
-    good, bad = _rate(f"holdfast:{queries.GOOD}{{{OURS}}}", span), _rate(f"holdfast:{queries.BAD}{{{OURS}}}", span)
+    yield Recording(series.JUDGED_EXACTLY, queries.covered(engines, SERVICE, span))
+    good, bad, arrived = (
+        _rate(engines, f"holdfast:{name}", span) for name in (queries.GOOD, queries.BAD, queries.ARRIVED)
+    )
     exactly = f"and on ({SERVICE}) {of(series.JUDGED_EXACTLY)}"
     finished, lost = of(series.FINISHED), f"{of(series.FAILED)} + {of(series.REJECTED)}"
     late_known = " and ".join(f"on ({SERVICE}) {of(series.LATE, latency=each)}" for each in ("ttft", "tpot"))
@@ -214,9 +225,20 @@ def _verdicts(span: str) -> Iterator[Recording]:
     late = f"{finished} - clamp_min({finished} - sum by ({SERVICE}) ({of(series.LATE)}), 0)"
     yield Recording(series.BAD, f"({bad} {exactly}) or ({late} + {lost})")
     yield Recording(series.GOOD, f"{of(series.JUDGED)} - {of(series.BAD)}")
-    yield Recording(series.BAD_BY_CAUSE, _by_cause(span, exactly))
-    arrived = _rate(f"holdfast:{queries.ARRIVED}{{{OURS}}}", span)
-    yield Recording(series.ARRIVED, f"({arrived} {exactly}) or ({_rate(ended + '}', span)} + {of(series.REJECTED)})")
+    yield from _classes(engines, span, exactly)
+    yield Recording(series.BAD_BY_CAUSE, _by_cause(engines, span, exactly))
+    all_ended = _rate(engines, ended, span)
+    yield Recording(series.ARRIVED, f"({arrived} {exactly}) or ({all_ended} + {of(series.REJECTED)})")
+
+
+def _classes(engines: EngineSelector, span: str, exactly: str) -> Iterator[Recording]:
+    """The same by class, as engines count them; all requests are one class where engines do not judge all of them."""
+    good, bad = (
+        f"sum by ({by('class')}) ({engines.read(f'holdfast:{name}', over='rate', span=span)})"
+        for name in (queries.GOOD, queries.BAD)
+    )
+    yield Recording(series.CLASS_JUDGED, f"({good} + {bad} {exactly}) or on ({SERVICE}) {of(series.JUDGED)}")
+    yield Recording(series.CLASS_BAD, f"({bad} {exactly}) or on ({SERVICE}) {of(series.BAD)}")
 
 
 def _late(latency: str) -> str:
@@ -226,47 +248,50 @@ def _late(latency: str) -> str:
     return f"clamp_min({total} - max by ({SERVICE}) ({within}), 0)"
 
 
-def _by_cause(span: str, exactly: str) -> str:
-    exact = f"sum by ({by('cause')}) (rate(holdfast:{queries.BAD}{{{OURS}}}[{span}])) {exactly}"
+def _by_cause(engines: EngineSelector, span: str, exactly: str) -> str:
+    exact = f"sum by ({by('cause')}) ({engines.read(f'holdfast:{queries.BAD}', over='rate', span=span)}) {exactly}"
     late = f'label_replace({of(series.LATE)}, "cause", "$1", "latency", "(.+)")'
     lost = (("error", series.FAILED), ("rejected", series.REJECTED))
     others = (f'label_replace({of(name)}, "cause", "{cause}", "", "")' for cause, name in lost)
     return f"({exact}) or on ({SERVICE}) sum by ({by('cause')}) ({' or '.join((late, *others))})"
 
 
-def _engines(span: str) -> Iterator[Recording]:
+def _engines(engines: EngineSelector, span: str) -> Iterator[Recording]:
     for kind in ("prompt", "generation"):
-        yield Recording(series.TOKENS, _rate(f"vllm:{kind}_tokens_total{{{OURS}}}", span), (("kind", kind),))
-    yield Recording(series.PREEMPTIONS, _rate(f"vllm:num_preemptions_total{{{OURS}}}", span))
-    yield Recording(series.ACCEPTED_DRAFTS, _accepted_drafts(span))
+        yield Recording(series.TOKENS, _rate(engines, f"vllm:{kind}_tokens_total", span), (("kind", kind),))
+    yield Recording(series.PREEMPTIONS, _rate(engines, "vllm:num_preemptions_total", span))
+    yield Recording(series.ACCEPTED_DRAFTS, _accepted_drafts(engines, span))
     for gauge in queries.IN_FLIGHT:
         state = gauge.rpartition("_")[2]
-        yield Recording(series.IN_FLIGHT, f"sum by ({SERVICE}) (vllm:{gauge}{{{OURS}}})", (("state", state),))
-    usage = f"(vllm:kv_cache_usage_perc{{{OURS}}} or vllm:gpu_cache_usage_perc{{{OURS}}})"
+        yield Recording(series.IN_FLIGHT, f"sum by ({SERVICE}) ({engines.read(f'vllm:{gauge}')})", (("state", state),))
+    usage = f"({queries.kv_usage(engines)})"
     yield Recording(series.KV_MEAN, f"avg by ({SERVICE}) {usage}")
     yield Recording(series.KV_MOST, f"max by ({SERVICE}) {usage}")
-    limits = f'holdfast:limits{{{OURS}, name=~"active_sequences|tokens_per_step"}}'
+    limits = engines.read("holdfast:limits", 'name=~"active_sequences|tokens_per_step"')
     started = told("holdfast_service_batching_limit", "holdfast_accelerator", "name")
     lowest = (f"min by ({by('name')}) ({vector})" for vector in (limits, started))
     yield Recording(series.ENGINE_LIMIT, f" or on ({by('name')}) ".join(lowest))
-    yield Recording(series.PLUGINS_OFF, f'count by ({SERVICE}) (holdfast:plugin_info{{{OURS}, mode="off"}})')
-    yield Recording(series.BY_CACHE, queries.alike(f"vllm:{queries.CACHE_CONFIG}", *queries.CACHE_LABELS))
-    yield Recording(series.BY_START, queries.alike(f"holdfast:{queries.ENGINE_INFO}", *INFO_LABELS))
-    yield from _rooflines(span)
+    off = engines.read("holdfast:plugin_info", 'mode="off"')
+    yield Recording(series.PLUGINS_OFF, f"count by ({SERVICE}) ({off})")
+    yield Recording(series.BY_CACHE, queries.alike(engines, f"vllm:{queries.CACHE_CONFIG}", *queries.CACHE_LABELS))
+    yield Recording(series.BY_START, queries.alike(engines, f"holdfast:{queries.ENGINE_INFO}", *INFO_LABELS))
+    yield from _rooflines(engines, span)
 
 
-def _accepted_drafts(span: str) -> str:
+def _accepted_drafts(engines: EngineSelector, span: str) -> str:
     """Accepted draft tokens per draft: a ratio of sums, so that idle engines do not count as much as busy ones."""
     counters = (queries.ACCEPTED, queries.DRAFTS)
-    accepted, drafts = (f"sum by ({GROUP}) (rate(vllm:{name}{{{OURS}}}[{span}]))" for name in counters)
+    rates = (engines.read(f"vllm:{name}", over="rate", span=span) for name in counters)
+    accepted, drafts = (f"sum by ({GROUP}) ({rate})" for rate in rates)
     return f"{accepted} / ({drafts} > 0)"
 
 
-def _rooflines(span: str) -> Iterator[Recording]:
+def _rooflines(engines: EngineSelector, span: str) -> Iterator[Recording]:
     """How much of a GPU's arithmetic and of its memory's bandwidth is used, where vLLM estimates it."""
     counters = {"flops": ("flops",), "bytes": ("read_bytes", "write_bytes")}
     for what, names in counters.items():
-        rates = (f"avg by ({GROUP}) (rate(vllm:estimated_{name}_per_gpu_total{{{OURS}}}[{span}]))" for name in names)
+        counted = (engines.read(f"vllm:estimated_{name}_per_gpu_total", over="rate", span=span) for name in names)
+        rates = (f"avg by ({GROUP}) ({rate})" for rate in counted)
         peak = f"max by ({GROUP}) ({of(series.GPU_PEAK, of=what)})"
         yield Recording(series.GPU_USE, f"(({' + '.join(rates)}) > 0) / on ({GROUP}) {peak}", (("of", what),))
 
@@ -279,17 +304,17 @@ def _costs() -> Iterator[Recording]:
 
 
 def _burns() -> Iterator[Recording]:
-    """The share of bad requests at which each alert fires, and the requests of each tier of windows."""
-    may, fastest = f"(1 - {of(series.OBJECTIVE)})", FAST.budget_share * FAST.divisor
+    """The share of bad requests of a class at which each alert fires, and the requests of each tier of windows."""
+    may, fastest = f"(1 - {of(series.CLASS_OBJECTIVE)})", FAST.budget_share * FAST.divisor
     rates = [(burn, f"{window.budget_share * window.divisor:g} * {may}") for burn, window in BURNS]
     sudden = f"clamp_min({of(series.WINDOW)} * {SUDDEN_SHARE:g} / {LEAST_FAST_SECONDS:.0f}, {fastest:g})"
-    for burn, budget in (("sudden", f"{sudden} * on ({SERVICE}) {may}"), *rates):
+    for burn, budget in (("sudden", f"{may} * on ({SERVICE}) group_left () {sudden}"), *rates):
         yield Recording(series.BURN_LIMIT, f"clamp_max({budget}, {REACHABLE:g})", (("burn", burn),))
-    for name, requests in ((series.TIERED_JUDGED, series.JUDGED), (series.TIERED_BAD, series.BAD)):
+    for name, requests in ((series.TIERED_JUDGED, series.CLASS_JUDGED), (series.TIERED_BAD, series.CLASS_BAD)):
         for tier in TIERS:
             inside = f"{of(series.WINDOW)} > {tier.over_seconds:.0f} <= {tier.upto_seconds:.0f}"
             yield Recording(name, f"{of(requests)} and on ({SERVICE}) ({inside})", (("tier", tier.name),))
 
 
-def _rate(selector: str, span: str) -> str:
-    return f"sum by ({SERVICE}) (rate({selector}[{span}]))"
+def _rate(engines: EngineSelector, counter: str, span: str, *more: str) -> str:
+    return f"sum by ({SERVICE}) ({engines.read(counter, *more, over='rate', span=span)})"

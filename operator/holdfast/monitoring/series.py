@@ -1,14 +1,14 @@
 """Names of the recorded series, and how selectors of them and of what the operator exports are written.
 
-Every selector has braces, so that `observe.client.matching` can add the labels of one cluster to it. Label values in
-expressions are constants of ours: what people name reaches PromQL as labels of series only.
+Every selector has braces, so that `observe.series.client.matching` can add the labels of one cluster to it. Label
+values in expressions are constants of ours: what people name reaches PromQL as labels of series only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.observe.queries import SERVICE
+from holdfast.observe.series.queries import SERVICE
 
 LEVEL = "holdfast_service"
 """Recorded series are by `namespace` and `holdfast_service`, as the operator's own queries are."""
@@ -23,6 +23,8 @@ JUDGED_EXACTLY = f"{LEVEL}:judged_exactly:count"
 JUDGED = f"{LEVEL}:requests_judged:rate"
 BAD = f"{LEVEL}:requests_bad:rate"
 GOOD = f"{LEVEL}:requests_good:rate"
+CLASS_JUDGED = f"{LEVEL}:class_requests_judged:rate"
+CLASS_BAD = f"{LEVEL}:class_requests_bad:rate"
 BAD_BY_CAUSE = f"{LEVEL}:requests_bad_by_cause:rate"
 
 # Latencies, seconds; the label `latency` is ttft, tpot, itl or e2e
@@ -42,11 +44,14 @@ KV_MEAN = f"{LEVEL}:kv_cache_usage:avg"
 KV_MOST = f"{LEVEL}:kv_cache_usage:max"
 ENGINE_LIMIT = f"{LEVEL}:engine_limit:min"
 GPU_USE = f"{LEVEL}:gpu_use:ratio"
+ROOF = f"{LEVEL}:roof:ratio"
 PLUGINS_OFF = f"{LEVEL}:plugins_off:count"
 
 # What the operator tells
 OBJECTIVE = f"{LEVEL}:slo_objective:ratio"
 WINDOW = f"{LEVEL}:slo_window:seconds"
+CLASS_OBJECTIVE = f"{LEVEL}:class_objective:ratio"
+CLASS_BUDGET_LEFT = f"{LEVEL}:class_budget_remaining:ratio"
 BOUND = f"{LEVEL}:slo_bound:seconds"
 EDGE = f"{LEVEL}:slo_edge:info"
 ATTAINMENT = f"{LEVEL}:slo_attainment:ratio"

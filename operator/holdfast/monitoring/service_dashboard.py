@@ -16,12 +16,12 @@ from holdfast.monitoring.views import (
     VERDICTS,
     WARN,
     burn_rate,
-    good_share,
+    class_good_share,
     summed,
     wrong_conditions,
 )
-from holdfast.observe.queries import CACHE_LABELS
-from holdfast_engine.engine_info import INFO_LABELS
+from holdfast.observe.series.queries import CACHE_LABELS
+from holdfast_engine.stats.engine_info import INFO_LABELS
 
 _LATENCIES = {
     "ttft": "Time to first token",
@@ -121,7 +121,6 @@ def _why_not() -> Row:
 
 
 def _requests() -> Row:
-    objective = Target(_one(series.OBJECTIVE), "objective")
     return Row(
         "Requests",
         (
@@ -135,9 +134,9 @@ def _requests() -> Row:
             ),
             lines(
                 "Good share",
-                Target(good_share(_one), f"over {RECENT}"),
-                objective,
-                about="Good of all judged requests: a ratio of sums.",
+                Target(class_good_share(_one), f"over {RECENT} {{{{class}}}}"),
+                Target(_one(series.CLASS_OBJECTIVE), "objective {{class}}"),
+                about="Good of all judged requests, by class where there are some: a ratio of sums.",
                 unit="percentunit",
                 least=None,
                 most=1.0,
@@ -145,7 +144,8 @@ def _requests() -> Row:
             ),
             lines(
                 "Error budget left",
-                Target(_one(series.BUDGET_LEFT), "left"),
+                Target(_one(series.CLASS_BUDGET_LEFT), "left {{class}}"),
+                about="By class where there are some; no name is requests without one. Below zero it is missed.",
                 unit="percentunit",
                 least=None,
                 most=1.0,
@@ -246,20 +246,28 @@ def _engine_load() -> tuple[Panel, ...]:
 def _engine_work() -> tuple[Panel, ...]:
     use = Target(_one(series.GPU_USE), "{{of}} on {{holdfast_accelerator}}")
     return (
-        lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=8),
+        lines("Tokens per second", Target(_one(series.TOKENS), "{{kind}}"), width=6),
         lines(
             "Accepted draft tokens",
             Target(_one(series.ACCEPTED_DRAFTS), "per draft on {{holdfast_accelerator}}"),
             about="Tokens that a decode step adds to the one it always makes. Needs speculative decoding.",
-            width=8,
+            width=6,
         ),
         lines(
-            "Roofline",
+            "Roofline by phase",
+            Target(_one(series.ROOF), "{{phase}}: {{of}} on {{holdfast_accelerator}}"),
+            about="Share of a GPU's arithmetic (flops) and of its memory's bandwidth (bytes) in a step of prompts "
+            "(prefill) and of answers (decode): the larger one binds. Needs the plugin, a known model and a known GPU.",
+            unit="percentunit",
+            width=6,
+        ),
+        lines(
+            "Roofline of all steps",
             use,
             about="Share of a GPU's arithmetic (flops) and of its memory's bandwidth (bytes) in use: the larger "
             "one binds. Needs vLLM's --enable-mfu-metrics and a known GPU.",
             unit="percentunit",
-            width=8,
+            width=6,
         ),
     )
 

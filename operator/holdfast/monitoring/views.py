@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast.api.conditions import TRANSIENT, ConditionType
 from holdfast.monitoring import series
 from holdfast.monitoring.series import any_of
-from holdfast.observe.queries import SERVICE
+from holdfast.observe.series.queries import SERVICE
 
 Selector = Callable[..., str]
 """Makes the selector of a series: those of one service, or of some namespaces."""
@@ -24,14 +24,21 @@ def good_share(selector: Selector) -> str:
     return f"{summed_over_time(selector(series.GOOD))} / ({summed_over_time(selector(series.JUDGED))} > 0)"
 
 
+def class_good_share(selector: Selector) -> str:
+    """The same by class."""
+    bad, judged = (summed_over_time(selector(name)) for name in (series.CLASS_BAD, series.CLASS_JUDGED))
+    return f"1 - {bad} / ({judged} > 0)"
+
+
 def burn_rate(selector: Selector) -> str:
-    """How fast the budget is spent: the share of bad requests over the share that may be bad."""
-    bad, judged = (summed_over_time(selector(name)) for name in (series.BAD, series.JUDGED))
-    return f"{bad} / ({judged} > 0) / on ({SERVICE}) (1 - {selector(series.OBJECTIVE)})"
+    """How fast the budget of the class that burns fastest is spent: the share of bad over the one that may be bad."""
+    bad, judged = (summed_over_time(selector(name)) for name in (series.CLASS_BAD, series.CLASS_JUDGED))
+    burned = f"{bad} / ({judged} > 0) / on ({series.by('class')}) (1 - {selector(series.CLASS_OBJECTIVE)})"
+    return f"max by ({SERVICE}) ({burned})"
 
 
 def wrong_conditions(selector: Selector) -> str:
-    """Conditions that are not as they should be: not True, or one of those that are there only while something is."""
+    """Conditions that are not as they should be: not True, or a transient one that is present."""
     lasting = any_of([str(kind) for kind in ConditionType if kind not in TRANSIENT])
     transient = any_of(sorted(str(kind) for kind in TRANSIENT))
     doubtful = selector(series.CONDITION, status="~False|Unknown", type=lasting)

@@ -10,16 +10,16 @@ import gzip
 import json
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.page import model
-from holdfast.page.history import COLUMNS, Halves, Track
-from holdfast.page.model import Change
+from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Halves, Track
+from holdfast.page.model import Change, Moment
 
 MOST_CHANGES = 12
 _SAME_CHANGE_SECONDS = 60.0
@@ -51,18 +51,27 @@ class _Tick:
     at: float
     services: Shown = field(default_factory=dict)
     invalid: Sequence[Invalid] = ()
+    api_outage: str = ""
     fleet: asyncio.Task[JsonResponse] | None = None
     pages: dict[ServiceKey, JsonResponse] = field(default_factory=dict)
 
 
 class Board:
-    """Told by the loop, asked by the page's server; both on one event loop."""
+    """The loop writes it, the page's server reads it; both on one event loop.
 
-    def __init__(self) -> None:
+    `api_outage` says why the API server does not answer, and nothing while it does.
+    """
+
+    def __init__(self, api_outage: Callable[[], str] = str) -> None:
+        self.api_outage = api_outage
         self._boot = secrets.token_hex(4)
         self._ticks = 0
+        self.shown = asyncio.Event()
+        """Set by the first tick."""
         self._tick: _Tick | None = None
         self._since = 0.0
+        self.leads_since = 0.0
+        """When the first tick was shown; 0 before it."""
         self._tracks: dict[ServiceKey, Track] = {}
         self._changes: dict[ServiceKey, deque[Change]] = {}
 
@@ -71,16 +80,29 @@ class Board:
         """Whether no tick has been shown yet: this replica does not lead, or not for long."""
         return self._tick is None
 
+    @property
+    def keys(self) -> frozenset[ServiceKey]:
+        """The services that have a history."""
+        return frozenset(self._tracks)
+
+    def recall(self, key: ServiceKey, at: float, figures: Mapping[str, float | None]) -> None:
+        """Remember what was so before this process led; what its own ticks showed stays."""
+        track = self._tracks.get(key)
+        if track is not None and track.recall(at, figures):
+            self._since = min(self._since, at)
+
     def pictured(self, services: Shown, invalid: Sequence[Invalid], at: float) -> None:
         """Show this tick from now on; what is remembered of services that are gone is forgotten."""
         self._ticks += 1
-        self._since = self._since or at
-        self._tick = _Tick(f"{self._boot}-{self._ticks}", at, services, invalid)
+        self._since = max(self._since or at, at - POINTS * SPAN_SECONDS)
+        self.leads_since = self.leads_since or at
+        self._tick = _Tick(f"{self._boot}-{self._ticks}", at, services, invalid, self.api_outage())
         kept = services.keys() | {entry.key for entry in invalid}
         self._tracks = {key: track for key, track in self._tracks.items() if key in kept}
         self._changes = {key: changes for key, changes in self._changes.items() if key in kept}
         for key, (part, decision) in services.items():
             self._tracks.setdefault(key, Track()).record(at, model.figures(part, decision))
+        self.shown.set()
 
     def decided(self, decision: Decision, at: float) -> None:
         """Remember a change; one that is decided again before it is seen is the same one."""
@@ -93,14 +115,14 @@ class Board:
         changes.append(change)
 
     async def fleet(self) -> JsonResponse | None:
-        """Return all services; None before the first tick. Whoever asks meanwhile waits for the same answer."""
+        """Return all services; None before the first tick. Concurrent requests wait for the same answer."""
         tick = self._tick
         if tick is None:
             return None
         if tick.fleet is None:
             # What the thread reads is picked here, so that a tick that comes meanwhile does not change it.
             missed = {key: track.until(tick.at)[_MISSED] for key, track in self._tracks.items()}
-            tick.fleet = asyncio.create_task(asyncio.to_thread(_fleet, tick, missed, self._since))
+            tick.fleet = asyncio.create_task(asyncio.to_thread(_fleet, tick, missed, self._moment(tick)))
         return await asyncio.shield(tick.fleet)
 
     def service(self, key: ServiceKey) -> JsonResponse | None:
@@ -117,11 +139,14 @@ class Board:
 
     def _page(self, tick: _Tick, key: ServiceKey, part: ServiceParts, decision: Decision) -> JsonResponse:
         track, changes = self._tracks[key].until(tick.at), tuple(self._changes.get(key, ()))
-        return JsonResponse.of(tick.tag, model.service(part, decision, track, changes, tick.at, self._since))
+        return JsonResponse.of(tick.tag, model.service(part, decision, track, changes, self._moment(tick)))
+
+    def _moment(self, tick: _Tick) -> Moment:
+        return Moment(tick.at, self._since, self.leads_since, tick.api_outage)
 
 
-def _fleet(tick: _Tick, missed: Mapping[ServiceKey, Halves], since: float) -> JsonResponse:
-    return JsonResponse.of(tick.tag, model.fleet(tick.services, tick.invalid, missed, tick.at, since))
+def _fleet(tick: _Tick, missed: Mapping[ServiceKey, Halves], moment: Moment) -> JsonResponse:
+    return JsonResponse.of(tick.tag, model.fleet(tick.services, tick.invalid, missed, moment))
 
 
 def _same(one: Change, other: Change) -> bool:

@@ -72,6 +72,17 @@ class Track:
         self._newest = span
         self._values[:, span % POINTS] = _kept([figures.get(name) for name in COLUMNS])
 
+    def recall(self, at: float, figures: Mapping[str, float | None]) -> bool:
+        """Put figures into a span before the newest one that no tick fell into; whether they were."""
+        span = span_of(at)
+        if self._newest is None or not self._newest - POINTS < span < self._newest:
+            return False
+        column = self._values[:, span % POINTS]
+        if not np.isnan(column).all():
+            return False
+        column[:] = _kept([figures.get(name) for name in COLUMNS])
+        return True
+
     def until(self, at: float) -> Halves:
         """Return (COLUMNS, POINTS), oldest first, up to the span of `at`; NaN where nothing is known."""
         found: Halves = np.full((len(COLUMNS), POINTS), np.nan, np.float16)

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.api.conditions import ConditionType
-from holdfast.control.explanation import explained
-from holdfast.control.report import cost_per_hour, iso
+from holdfast.api.conditions import Condition, ConditionType, Status, worst_first
+from holdfast.api.quantities import counted
+from holdfast.api.reasons import Reason
+from holdfast.control.status.explanation import explained
+from holdfast.control.status.report import cost_per_hour, iso, standing
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.decision import ConditionValue, Decision
+from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Halves, plain, span_of, worst_of
 from holdfast.page.whatif import rates_by_accelerator, what_if
 
 SPARK_SPANS = 4
-"""Spans in one point of a sparkline: two minutes, of which the worst is shown."""
+"""Spans in one point of a sparkline: the worst of two minutes is shown."""
 
+_OTHERS = {
+    ReplicaPhase.FAILING: "failing",
+    ReplicaPhase.UNSCHEDULABLE: "without a node",
+    ReplicaPhase.STARTING: "starting",
+    ReplicaPhase.DRAINING: "draining",
+}
 _COMING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
-_STATUS = {True: "True", False: "False", None: "Unknown"}
-_STATE = {True: "held", False: "missed", None: "unknown"}
-_WORST_FIRST = ("invalid", "missed", "unknown", "held")
+_STATE: dict[str, str] = {Status.TRUE: "held", Status.FALSE: "missed"}
+_WORST_FIRST = ("invalid", "unready", "missed", "unknown", "held")
 
 
 class Change(NamedTuple):
@@ -36,6 +45,18 @@ class Change(NamedTuple):
     reason: str
     message: str
     replicas: int
+
+
+class Moment(NamedTuple):
+    """When an answer holds, from when on figures are known, since when this process leads (all since the epoch).
+
+    `api_outage`: why the API server does not answer.
+    """
+
+    at: float
+    history_since: float
+    leads_since: float
+    api_outage: str = ""
 
 
 def figures(part: ServiceParts, decision: Decision) -> dict[str, float | None]:
@@ -83,16 +104,16 @@ def fleet(
     services: Mapping[ServiceKey, tuple[ServiceParts, Decision]],
     invalid: Sequence[Invalid],
     missed: Mapping[ServiceKey, Halves],
-    at: float,
-    since: float,
+    moment: Moment,
 ) -> dict[str, Any]:
-    """Return all services, the worst first; `missed` is one row of a track by service, `since` its beginning."""
-    rows = [_row(part, decision, missed.get(key)) for key, (part, decision) in services.items()]
+    """Return all services, the worst first; `missed` is one row of a track by service."""
+    at = moment.at
+    rows = [_row(part, decision, missed.get(key), at) for key, (part, decision) in services.items()]
     rows += [_invalid_row(entry) for entry in invalid if entry.key not in services]
     rows.sort(key=_urgency)
     return {
-        "at": at,
-        "history_since": since,
+        **_times(moment),
+        "outages": outages([decision for _, decision in services.values()], moment.api_outage),
         "spark_from": _first_at(at),
         "spark_step_seconds": SPARK_SPANS * SPAN_SECONDS,
         "counts": {state: sum(row["state"] == state for row in rows) for state in _WORST_FIRST},
@@ -101,23 +122,25 @@ def fleet(
 
 
 def service(
-    part: ServiceParts, decision: Decision, track: Halves, changes: Iterable[Change], at: float, since: float
+    part: ServiceParts, decision: Decision, track: Halves, changes: Iterable[Change], moment: Moment
 ) -> dict[str, Any]:
-    """Return one service with its time axis; `track` is (COLUMNS, POINTS) up to `at`."""
-    spec, first = part.spec, _first_at(at)
+    """Return one service with its time axis; `track` is (COLUMNS, POINTS) up to `moment`."""
+    spec, at, first = part.spec, moment.at, _first_at(moment.at)
     return {
-        **_row(part, decision, None),
-        "at": at,
-        "history_since": since,
+        **_row(part, decision, None, at),
+        **_times(moment),
+        "outages": outages([decision], moment.api_outage),
         "slo": {
             "ttft_seconds": spec.slo.ttft_seconds,
             "tpot_seconds": spec.slo.tpot_seconds,
             "e2e_seconds": spec.slo.e2e_seconds,
             "source": decision.slo.source,
         },
+        "concurrency": finite(asdict(decision.slo.concurrency)),
+        "classes": [asdict(each) for each in decision.slo.classes],
         "bad_source": None if decision.slo.bad is None else "exact" if decision.slo.bad.exact else "bounds",
         "limits": {"min": spec.min_replicas, "max": spec.max_replicas, "pinned": spec.pinned_replicas},
-        "conditions": [_condition(value) for value in decision.conditions],
+        "conditions": [_condition(each) for each in _in_order(standing(part, decision, at))],
         "series": {
             "times": [first + SPAN_SECONDS * point for point in range(POINTS)],
             **{name: plain(row) for name, row in zip(COLUMNS, track, strict=True)},
@@ -126,7 +149,47 @@ def service(
         "decision": explained(decision.verdict, decision, iso(at)).to_dict(),
         "recommendation": _recommendation(decision, at),
         "what_if": finite(what_if(spec, decision)),
+        "used": _used(spec.key, track),
     }
+
+
+def _used(key: ServiceKey, track: Halves) -> dict[str, Any]:
+    """Return what Ready replicas and dollars add up to on the time axis, and the command that says what could be saved.
+
+    The twin plays a day for minutes: no answer of this page waits for it. Dollars are None if a price is missing.
+    """
+    ready, dollars = (track[COLUMNS.index(name)].astype(np.float64) for name in ("ready_replicas", "dollars_per_hour"))
+    known, span_hours = np.isfinite(ready), SPAN_SECONDS / 3600.0
+    spent = dollars[known].sum() * span_hours
+    return {
+        "hours": float(known.sum()) * span_hours,
+        "ready_replica_hours": float(ready[known].sum()) * span_hours,
+        "dollars": float(spent) if known.any() and math.isfinite(spent) else None,
+        "savings_command": f"holdfast savings {key.namespace}/{key.name} --since 1d --prometheus-url URL",
+    }
+
+
+def _times(moment: Moment) -> dict[str, float]:
+    return {"at": moment.at, "history_since": moment.history_since, "leads_since": moment.leads_since}
+
+
+def outages(decisions: Sequence[Decision], api_outage: str) -> list[dict[str, str]]:
+    """Return what does not answer the operator, each with what that means; empty while all do."""
+    cut_off = [
+        value.message
+        for decision in decisions
+        for value in decision.conditions
+        if value.type == ConditionType.METRICS_AVAILABLE and value.reason == Reason.PROMETHEUS_UNREACHABLE
+    ]
+    found = []
+    if api_outage:
+        effect = "Nothing can be changed, and engines keep running."
+        found.append({"what": "The API server does not answer", "message": api_outage, "effect": effect})
+    if cut_off:
+        what = f"Prometheus does not answer for {len(cut_off)} of {counted(len(decisions), 'service')}"
+        effect = "Their figures are not known, and no size is lowered."
+        found.append({"what": what, "message": cut_off[0], "effect": effect})
+    return found
 
 
 def finite(value: Any) -> Any:
@@ -138,33 +201,54 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _row(part: ServiceParts, decision: Decision, missed: Halves | None) -> dict[str, Any]:
-    spec, verdict, told = part.spec, decision.verdict, _told(decision)
+def _row(part: ServiceParts, decision: Decision, missed: Halves | None, at: float) -> dict[str, Any]:
+    spec, verdict, found = part.spec, decision.verdict, standing(part, decision, at)
     row = {
         "namespace": spec.key.namespace,
         "name": spec.key.name,
         "model": spec.model_uri,
-        "state": _STATE[told.status] if told else "unknown",
-        "reason": str(told.reason) if told else "",
-        "message": told.message if told else "",
+        "state": _state(found),
+        **_worst(found),
         "objective": spec.slo.objective,
         "window_seconds": spec.slo.window_seconds,
         "attainment": decision.slo.attainment,
         "action": verdict.action.value,
         "action_reason": str(verdict.reason),
         "action_message": verdict.message,
+        "others": _others(part),
         "spark": None if missed is None else _spark(missed),
     }
     return finite({**row, **_listed(part, decision)})  # type: ignore[no-any-return]
 
 
+def _others(part: ServiceParts) -> dict[str, int]:
+    """How many replicas are not Ready, by what they are."""
+    counts = Counter(replica.phase for replica in part.replicas)
+    return {word: counts[phase] for phase, word in _OTHERS.items() if counts[phase]}
+
+
 def _invalid_row(entry: Invalid) -> dict[str, Any]:
-    told = {"state": "invalid", "reason": str(entry.reason), "message": entry.message}
+    told = {"state": "invalid", "reason": str(entry.reason), "message": entry.message, "wrong": True}
     return {"namespace": entry.key.namespace, "name": entry.key.name, **told}
 
 
-def _told(decision: Decision) -> ConditionValue | None:
-    return next((value for value in decision.conditions if value.type == ConditionType.SLO_MET), None)
+def _state(found: Iterable[Condition]) -> str:
+    """The SLO's state, but for a service that is not Ready: nobody is served, whatever the window says."""
+    statuses = {each.type: each.status for each in found}
+    if statuses.get(ConditionType.READY) == Status.FALSE:
+        return "unready"
+    return _STATE.get(statuses.get(ConditionType.SLO_MET, ""), "unknown")
+
+
+def _worst(found: Iterable[Condition]) -> dict[str, Any]:
+    """The condition that `kubectl get llms` names the reason of."""
+    return next(map(_condition, worst_first(found)), {"reason": "", "message": "", "wrong": False})
+
+
+def _in_order(found: Sequence[Condition]) -> list[Condition]:
+    """All conditions, those first that a person should read."""
+    first = worst_first(found)
+    return [*first, *(each for each in found if each not in first)]
 
 
 def _spark(missed: Halves) -> list[float | None]:
@@ -173,9 +257,16 @@ def _spark(missed: Halves) -> list[float | None]:
     return plain(worst.tolist(), digits=5)
 
 
-def _condition(value: ConditionValue) -> dict[str, str]:
-    told = {"type": str(value.type), "status": _STATUS[value.status]}
-    return {**told, "reason": str(value.reason), "message": value.message}
+def _condition(found: Condition) -> dict[str, Any]:
+    return {
+        "type": str(found.type),
+        "status": str(found.status),
+        "reason": found.reason,
+        "message": found.message,
+        "since": found.last_transition_time,
+        "wrong": (found.status == Status.TRUE) == (found.type == ConditionType.STALLED)
+        and found.reason != Reason.NOT_OUR_ENGINES,
+    }
 
 
 def _recommendation(decision: Decision, at: float) -> dict[str, Any] | None:

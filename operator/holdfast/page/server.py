@@ -62,11 +62,13 @@ def application(board: Board, token: Token | None = None, hosts: Collection[str]
             return _text(error.status, error.reason)
 
     async def services(request: web.Request) -> web.StreamResponse:
-        return _sent(request, await board.fleet(), "application/json")
+        return _sent(request, await board.fleet(), "application/json", _nobody(board))
 
     async def service(request: web.Request) -> web.StreamResponse:
         key = ServiceKey(request.match_info["namespace"], request.match_info["name"])
-        return _sent(request, board.service(key), "application/json", NOBODY if board.blank else f"{key}: {UNKNOWN}")
+        return _sent(
+            request, board.service(key), "application/json", _nobody(board) if board.blank else f"{key}: {UNKNOWN}"
+        )
 
     app = web.Application(middlewares=[guarded], client_max_size=1024)
     app.on_response_prepare.append(_harden)
@@ -75,6 +77,12 @@ def application(board: Board, token: Token | None = None, hosts: Collection[str]
     for name, kind, answer in _files():
         app.router.add_get("/" if name == "index.html" else f"/{name}", _file(kind, answer))
     return app
+
+
+def _nobody(board: Board) -> str:
+    """Why there is no data here; without the API server, nobody can lead."""
+    outage = board.api_outage()
+    return f"The API server does not answer: {outage}. Engines keep running. {NOBODY}" if outage else NOBODY
 
 
 async def _harden(_: web.Request, response: web.StreamResponse) -> None:
@@ -98,7 +106,7 @@ def _refusal(request: web.Request, token: Token | None, hosts: Collection[str]) 
     return None
 
 
-def _sent(request: web.Request, answer: JsonResponse | None, kind: str, unless: str = NOBODY) -> web.Response:
+def _sent(request: web.Request, answer: JsonResponse | None, kind: str, unless: str = "") -> web.Response:
     if answer is None:
         return web.json_response({"message": unless}, status=HTTPStatus.NOT_FOUND)
     zipped = "gzip" in request.headers.get("Accept-Encoding", "").lower()

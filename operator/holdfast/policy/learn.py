@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits
@@ -20,7 +21,16 @@ from holdfast.policy.estimate import (
     scale_to_zero,
     slo_budget,
 )
-from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, observe_arrivals
+from holdfast.policy.estimate.arrivals import arrived_requests, observe_arrivals
+from holdfast.policy.estimate.class_budgets import (
+    ClassState,
+    account_classes,
+    class_states,
+    classes_from_history,
+    helped,
+    in_one_budget,
+    shares,
+)
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
@@ -31,28 +41,21 @@ from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Closing, Demand, Promise, ServiceMemory, Supply
 from holdfast.policy.observation import Observation, observe
 from holdfast.policy.tick import Tick
-
-
-@value
-class Learning:
-    """What one tick taught about a service, and where its objective stands."""
-
-    observed: Observation
-    demand: Demand
-    supply: Supply
-    slo: slo_budget.SloState
+from holdfast.policy.view import ServiceState
 
 
 def learn(
     service: ServiceSnapshot, known: ServiceMemory, promise: Promise | None, tick: Tick, model: EngineModel
-) -> Learning:
+) -> ServiceState:
     """Observe, and update every estimate: of the requests first, then of the replicas that serve them.
 
     `promise`: other services give up GPUs for this one.
     """
     observed = observe(service, known, tick)
     requests = learn_demand(observed, tick.now)
-    return Learning(observed, requests.demand, learn_supply(observed, requests, promise, tick, model), requests.slo)
+    shown = observed.service, known, tick.now, observed.seen, observed.groups, observed.starting
+    supply = learn_supply(observed, requests, promise, tick, model)
+    return ServiceState(*shown, requests.demand, supply, requests.classes)
 
 
 @value
@@ -60,7 +63,7 @@ class DemandLearning:
     """What one tick taught about the requests: `arrived` are new ones, `verdicts` those of engines alone."""
 
     demand: Demand
-    slo: slo_budget.SloState
+    classes: tuple[ClassState, ...]
     arrived: float
     verdicts: slo_budget.Verdicts
 
@@ -80,18 +83,20 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     lengths = old.lengths if service.traffic.failing else length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, slo, now)
     misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, slo, now)
-    state = slo_budget.slo_state(judged, slo, now)
+    budgets = account_classes(old.classes, old.budget, judged, verdicts.latest, seen, slo, now)
+    classes = class_states(budgets, judged, verdicts.latest, slo, now)
     demand = Demand(
         arrivals=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
         retries=learn_retries(old.retries, seen, len(observed.ready), now),
         lengths=lengths,
         budget=judged,
-        headroom=_headroom(observed, arrivals, verdicts, state),
+        classes=budgets,
+        headroom=_headroom(observed, arrivals.level_rps, classes),
         idle=scale_to_zero.watch(old.idle, service, seen, now),
         activator_misses=misses,
     )
-    return DemandLearning(demand, state, arrived, verdicts.latest)
+    return DemandLearning(demand, classes, arrived, in_one_budget(verdicts.latest, classes, slo))
 
 
 def _strained(seen: Seen, budget_share: float) -> bool:
@@ -99,14 +104,13 @@ def _strained(seen: Seen, budget_share: float) -> bool:
     return seen.late + seen.refused > 1.0 + budget_share * (seen.started + seen.refused)
 
 
-def _headroom(
-    observed: Observation, arrivals: Arrivals, verdicts: slo_budget.Budget, state: slo_budget.SloState
-) -> headroom.Headroom:
-    known, service, slo = observed.known, observed.service, observed.service.spec.slo
+def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:
+    known, service = observed.known, observed.service
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.demand.headroom
     frozen = known.limited or observed.seems_sick or observed.engine_fault
-    adapted = headroom.adapt(old, verdicts, state, slo, arrivals.level_rps * slo.window_seconds, frozen, known.short)
-    return headroom.in_force(adapted, observed.starting)
+    belief = known.supply.capacity.belief(known.choice.accelerator)
+    after = headroom.follow(old, helped(classes, belief), level_rps, frozen, known.short)
+    return headroom.in_force(after, observed.starting)
 
 
 def learn_supply(
@@ -117,7 +121,7 @@ def learn_supply(
     loops = watch_fast_loops(old.fast_loops, observed.seen, now)
     kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
     window = _window(observed, requests, now)
-    believed = _believe(observed, requests.demand.lengths, loops, model)
+    believed = _believe(observed, requests, loops, model, shares(requests.classes, now))
     beliefs = _measured(observed, believed, window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     return Supply(
@@ -163,12 +167,12 @@ def _closing(before: Closing | None, groups: tuple[Group, ...], tick: Tick) -> C
 
 
 def _believe(
-    observed: Observation, lengths: length_mix.Lengths, loops: FastLoops, model: EngineModel
+    observed: Observation, requests: DemandLearning, loops: FastLoops, model: EngineModel, classes: Mapping[str, float]
 ) -> replica_capacity.Capacity:
-    """What replicas are believed to carry, before what they did with their load is compared.
+    """What replicas are believed to carry, before it is compared with what they did with their load.
 
-    Limits beside the spec's count, except those on trial, which one replica has. During a rollout engines of the old
-    revision report too, so that what they report says nothing new.
+    Limits that differ from the spec's count, except limits on trial, which only one replica has. During a rollout
+    engines of the old revision report too, so their reports say nothing about the new one.
     """
     service, placements = observed.service, observed.service.placements
     limits = {p.accelerator: p.batching if p.batching_before is None else p.batching_before for p in placements}
@@ -176,7 +180,7 @@ def _believe(
     return replica_capacity.believe(
         observed.known.supply.capacity,
         service.spec,
-        lengths,
+        requests.demand.lengths,
         observed.seen,
         model,
         loops.accelerators,
@@ -184,6 +188,7 @@ def _believe(
         service.measured,
         service.recalled,
         {name: facts for name, facts in service.traffic.facts if name not in rolling},
+        classes,
     )
 
 
@@ -244,5 +249,6 @@ def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> 
     held, judged = activator_misses.from_history(history)
     budget, idle = slo_budget.budget_from_history(judged, service.spec.slo, now), old.idle
     idle = scale_to_zero.with_history(idle, history, now)
-    demand = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, activator_misses=held, idle=idle)
-    return replace(known, demand=demand)
+    classes = classes_from_history(judged, service.spec.slo, now)
+    demand = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, classes=classes, idle=idle)
+    return replace(known, demand=replace(demand, activator_misses=held))

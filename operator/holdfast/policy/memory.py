@@ -16,6 +16,7 @@ from holdfast.policy.batching.controller import Batching
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.estimate.activator_misses import ActivatorMisses
 from holdfast.policy.estimate.arrivals import Arrivals
+from holdfast.policy.estimate.class_budgets import Budgets
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
@@ -58,6 +59,7 @@ class Demand:
     retries: Retries = field(default_factory=Retries)
     lengths: Lengths = field(default_factory=Lengths)
     budget: Budget = field(default_factory=Budget)
+    classes: Budgets = field(default_factory=dict)
     headroom: Headroom = field(default_factory=Headroom)
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)

@@ -16,16 +16,16 @@ from holdfast.policy.estimate.flapping import remember_change
 from holdfast.policy.estimate.questions import AskedModel
 from holdfast.policy.explain.decision import decision_of
 from holdfast.policy.explain.messages import HARD_BOUNDS
-from holdfast.policy.learn import Learning, learn, with_history
+from holdfast.policy.learn import learn, with_history
 from holdfast.policy.memory import Last, Memory, ServiceMemory, facts
 from holdfast.policy.sizing.proposal import Sizes
-from holdfast.policy.sizing.service_view import view_of
+from holdfast.policy.sizing.service_view import view_of, within
 from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
 from holdfast.policy.transition.pinned import held_verdict
 from holdfast.policy.transition.queue_limit import follow
 from holdfast.policy.transition.sizes import decide_sizes
-from holdfast.policy.view import View
+from holdfast.policy.view import ServiceState, View
 
 
 @value
@@ -36,7 +36,6 @@ class ServicePlan:
     follows from the sizes that it would have alone.
     """
 
-    learning: Learning
     view: View
     sizes: Sizes
     held: Verdict | None
@@ -48,20 +47,20 @@ class ServicePlan:
     def queue_limit(self) -> QueueLimitTarget | None:
         """Another queue limit of the engines, unless their batching limits change."""
         batching_changes = self.limits is not None and self.limits.reason is not None
-        return None if batching_changes else follow(self.view, self.sizes)
+        return None if batching_changes else follow(self.view.state, self.view.load, self.view.selection, self.sizes)
 
 
-def propose(learning: Learning, tick: Tick, model: EngineModel) -> ServicePlan | None:
+def propose(state: ServiceState, tick: Tick, model: EngineModel) -> ServicePlan | None:
     """Return the proposal of a service; None where its capacity is not known yet."""
-    return _proposal(learning, tick, model) if learning.supply.capacity.beliefs else None
+    return _proposal(state, tick, model) if state.supply.capacity.beliefs else None
 
 
-def _proposal(learning: Learning, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
-    view = view_of(learning, tick, moves_to)
-    sizes, known = decide_sizes(view), learning.observed.known
-    passed = view.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
-    batching, limits = tune(known.batching, view, passed, model)
-    return ServicePlan(learning, view, sizes, held_verdict(view), request_of(view, sizes), batching, limits)
+def _proposal(state: ServiceState, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
+    view, known = view_of(state, tick, moves_to), state.known
+    sizes = decide_sizes(view)
+    passed = state.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
+    batching, limits = tune(known.batching, state, view.load, view.selection, passed, model)
+    return ServicePlan(view, sizes, held_verdict(view), request_of(view, sizes), batching, limits)
 
 
 def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick, model: EngineModel) -> ServicePlan:
@@ -69,12 +68,12 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
     if allocation is None:
         return proposal
     if not allocation.moves_to:
-        view = replace(proposal.view, allocation=allocation)
+        view = within(proposal.view, allocation)
         return replace(proposal, view=view, sizes=decide_sizes(view), held=held_verdict(view))
-    supply, left = proposal.learning.supply, allocation.leaves
-    backoffs = supply.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
-    learning = replace(proposal.learning, supply=replace(supply, backoffs=backoffs))
-    return _proposal(learning, tick, model, allocation.moves_to)
+    state, left = proposal.view.state, allocation.leaves
+    backoffs = state.supply.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
+    state = replace(state, supply=replace(state.supply, backoffs=backoffs))
+    return _proposal(state, tick, model, allocation.moves_to)
 
 
 def explain(plan: ServicePlan) -> Decision:
@@ -91,22 +90,22 @@ NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) |
 
 def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
     """Return what the next tick needs to know of a service."""
-    view, verdict = plan.view, last.decision.verdict
-    level = 0.0 if view.forecast is None else view.forecast.foreseen_rps
-    by_load = not view.ailing_to_let_go and verdict.reason not in NOT_OF_THE_LOAD
+    view, state, verdict = plan.view, plan.view.state, last.decision.verdict
+    level = 0.0 if view.load.forecast is None else view.load.forecast.foreseen_rps
+    by_load = not view.replacement.ailing_to_let_go and verdict.reason not in NOT_OF_THE_LOAD
     action = verdict.action if by_load else Action.HOLD
     return ServiceMemory(
         last=last,
-        demand=view.demand,
-        supply=view.supply,
-        peaks=view.peaks,
-        choice=view.choice,
-        flapping=remember_change(view.flapping, action, level),
-        limited=view.held_by_people or view.schedule_rules or bool(view.held),
+        demand=state.demand,
+        supply=state.supply,
+        peaks=view.load.peaks,
+        choice=view.selection.choice,
+        flapping=remember_change(state.known.flapping, action, level),
+        limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held),
         short=bool(plan.sizes.limits & HARD_BOUNDS),  # then misses say nothing about headroom
         batching=plan.batching,
         request=plan.request,
-        allocation=view.allocation,
+        allocation=view.selection.allocation,
     )
 
 
@@ -146,8 +145,8 @@ class ServicePass:
 
     def _learn_and_propose(self) -> None:
         self.memory = with_history(self._before, self._service, self._tick)
-        learning = learn(self._service, self.memory, self.promise, self._tick, self.model)
-        self._proposal = propose(learning, self._tick, self.model)
+        state = learn(self._service, self.memory, self.promise, self._tick, self.model)
+        self._proposal = propose(state, self._tick, self.model)
 
     def conclude(self, allocation: Allocation | None) -> None:
         """Decide within the allocation."""
@@ -161,7 +160,7 @@ class ServicePass:
         plan = transition(self._proposal, allocation, self._tick, self.model)
         self.decision = explain(plan)
         # The next tick looks at what became of an edit.
-        until = self._tick.now if plan.view.edited else plan.view.scheduled.change_at
+        until = self._tick.now if plan.view.state.edited else plan.view.minimum.scheduled.change_at
         self.memory = remembered(plan, Last(self.decision, self._facts, self._tick.now, until))
 
     def fail(self) -> None:

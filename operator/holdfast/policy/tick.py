@@ -13,7 +13,7 @@ from holdfast.policy.settings import PolicySettings
 
 @value
 class Tick:
-    """The time (seconds since the epoch), how often things are looked at, the nodes, and the settings."""
+    """The time (seconds since the epoch), how often metrics and the cluster are read, the nodes, and the settings."""
 
     now: float
     timing: Timing

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.api.llmservice import LLMService
-from holdfast.render import names
-from holdfast.render.context import RenderContext
-from holdfast.render.names import Manifest
+from holdfast.render import restricted
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.context import RenderContext
+from holdfast.rendered.names import Manifest
 
 LONGEST_SECONDS = 900
 """A request is held for so long: a large model from a slow registry takes minutes, few clients wait for more."""
 
 _LINGER_SECONDS = 30
-_USER = 65532
 _COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/component": "activator"}
 
 
@@ -94,29 +94,11 @@ def _deployment(service: LLMService, settings: RenderSettings, context: RenderCo
                     "labels": {**labels, names.METRIC_SERVICE_LABEL: service.metadata.name},
                     **({} if context.pod_monitor else {"annotations": scraped}),
                 },
-                "spec": _pod(service, settings),
+                "spec": restricted.front_pod(
+                    service, settings, LONGEST_SECONDS + _LINGER_SECONDS, _container(service, settings)
+                ),
             },
         },
-    }
-
-
-def _pod(service: LLMService, settings: RenderSettings) -> Manifest:
-    secrets = [{"name": secret.name} for secret in service.spec.engine.image_pull_secrets]
-    return {
-        "serviceAccountName": service.metadata.name,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        # Process number 1 is not ours then. The kernel hides SIGTERM from a first process without a handler: one that
-        # is told to end while it starts would stay for the whole grace period.
-        "shareProcessNamespace": True,
-        "terminationGracePeriodSeconds": LONGEST_SECONDS + _LINGER_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            **settings.ids(_USER, "runAsUser", "runAsGroup"),
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **({"imagePullSecrets": secrets} if secrets else {}),
-        "containers": [_container(service, settings)],
     }
 
 
@@ -132,12 +114,7 @@ def _container(service: LLMService, settings: RenderSettings) -> Manifest:
         ],
         "readinessProbe": {**probe, "periodSeconds": 2, "timeoutSeconds": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
+        "securityContext": restricted.container_security(),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
     }
 
@@ -146,6 +123,7 @@ def _arguments(service: LLMService) -> list[str]:
     """The engines of this service are the only address it knows; behind a key, model names are no business of its."""
     meta, spec = service.metadata, service.spec
     engines = f"http://{names.engines_name(meta.name)}.{meta.namespace}.svc:{names.PORT}"
-    model = spec.model.served_model_name
-    named = [] if spec.engine.api_key_secret_ref else [f"--model={names.literal(model)}"]
+    adapters = spec.model.lora.adapters if spec.model.lora else ()
+    models = [spec.model.served_model_name, *(each.name for each in adapters)]
+    named = [] if spec.engine.api_key_secret_ref else [f"--model={names.literal(each)}" for each in models]
     return ["activate", f"--upstream={engines}", f"--longest={LONGEST_SECONDS}", *named]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.enginemodel.admission import prior_tokens
-from holdfast.render.context import Deployed
-from holdfast.render.names import METRIC_REVISION_LABEL
-from holdfast.render.pod_template import inputs, revision
-from holdfast.render.prior import declared_objectives, declared_prior
+from holdfast.rendered.context import Deployed
+from holdfast.rendered.declared import inputs, revision
+from holdfast.rendered.names import METRIC_REVISION_LABEL
+from holdfast.rendered.prior import declared_objectives, declared_prior
 
 
 def rollout_tokens(service: LLMService, accelerator: Accelerator, deployed: Deployed | None) -> int | None:
@@ -32,7 +32,7 @@ def admission_tokens(service: LLMService, accelerator: Accelerator) -> int | Non
     prior = declared_prior(service, accelerator)
     batching = service.spec.batching
     limits = prior.limits(batching.max_num_seqs, batching.max_num_batched_tokens)
-    return prior_tokens(prior, limits, declared_objectives(service.spec.slo))
+    return prior_tokens(prior, limits, declared_objectives(service.spec))
 
 
 def _measured(deployed: Deployed, service: LLMService, accelerator: Accelerator) -> bool:

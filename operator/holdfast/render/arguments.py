@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.api.engine_flags import flag_name
 from holdfast.api.llmservice import Accelerator, LLMServiceSpec
-from holdfast.render import plugin
-from holdfast.render.buckets import custom_histogram_buckets
-from holdfast.render.context import Objectives
-from holdfast.render.model import locate_model
-from holdfast.render.names import PORT, literal
+from holdfast.rendered import names
+from holdfast.rendered.buckets import custom_histogram_buckets
+from holdfast.rendered.context import Objectives
+from holdfast.rendered.declared import ADMISSION_FLAG, identity
+from holdfast.rendered.model import locate_adapter, locate_model
+from holdfast.rendered.names import PORT, literal
 
 MIDDLEWARE = "holdfast_middleware.ReadyAndBalance"
 TLS_FOLDER = "/etc/holdfast/tls"
-ADMISSION_FLAG = "--max-num-queued-tokens"
+ADAPTERS_FLAG = "--lora-modules"
+MASTER_PORT = 29501
+"""Where the leader of a group waits for its followers; vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,12 @@ def engine_flags(
     own = [*spec.engine.args, *accelerator.args]
     taken = {flag_name(argument) for argument in own if argument.startswith("-")}
     admission = [] if admission_tokens is None else [f"{ADMISSION_FLAG}={admission_tokens}"]
-    guard = [f"{plugin.SCHEDULER_FLAG}={plugin.SCHEDULER}"] if with_plugin else admission
-    rendered = [*_identity(spec, accelerator), *guard, *_operation(spec, objectives)]
+    guard = [f"{names.SCHEDULER_FLAG}={names.SCHEDULER}"] if with_plugin else admission
+    rendered = [*identity(spec, accelerator), *_membership(accelerator), *guard, *_operation(spec, objectives)]
     kept = [flag for flag in rendered if flag_name(flag) not in taken]
     model = literal(locate_model(spec.model.uri).argument)
     return EngineFlags(
-        arguments=("serve", model, *kept, *_middleware(spec), *own),
+        arguments=("serve", model, *kept, *_adapters(spec), *_middleware(spec), *own),
         without_plugin=tuple(flag for flag in admission if with_plugin and flag_name(flag) not in taken),
         with_plugin=with_plugin,
     )
@@ -60,31 +64,22 @@ def _middleware(spec: LLMServiceSpec) -> Iterator[str]:
         yield f"--middleware={MIDDLEWARE}"
 
 
-def capacity_arguments(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
-    """The arguments that decide what a replica can carry: with the model and image, its revision."""
-    return [locate_model(spec.model.uri).argument, *_identity(spec, accelerator), *spec.engine.args, *accelerator.args]
+def _adapters(spec: LLMServiceSpec) -> Iterator[str]:
+    """The adapters themselves. One flag takes them all: of several such flags the last one counts."""
+    if spec.model.lora is not None:
+        yield ADAPTERS_FLAG
+        for each in spec.model.lora.adapters:
+            named = {"name": each.name, "path": locate_adapter(each.uri).argument}
+            yield literal(json.dumps(named, separators=(",", ":")))
 
 
-def _identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
-    """What is served, and with which limits."""
-    model, batching, sharing = spec.model, spec.batching, accelerator.sharing
-    values = {
-        "served-model-name": model.served_model_name,
-        "revision": model.revision,
-        "max-model-len": model.max_model_len,
-        "dtype": model.dtype,
-        "quantization": model.quantization,
-        "tensor-parallel-size": _if_several(sharing.tensor),
-        "pipeline-parallel-size": _if_several(sharing.pipeline),
-        "data-parallel-size": _if_several(sharing.data),
-        "max-num-seqs": batching.max_num_seqs,
-        "max-num-batched-tokens": batching.max_num_batched_tokens,
-    }
-    return [f"--{flag}={literal(str(value))}" for flag, value in values.items() if value is not None]
-
-
-def _if_several(number: int) -> int | None:
-    return number if number > 1 else None
+def _membership(accelerator: Accelerator) -> Iterator[str]:
+    """Which part of a group a pod is; LeaderWorkerSet sets both variables in all of its pods."""
+    if accelerator.nodes > 1:
+        yield "--node-rank=$(LWS_WORKER_INDEX)"
+        yield "--master-addr=$(LWS_LEADER_ADDRESS)"
+        yield f"--master-port={MASTER_PORT}"
+        yield "--distributed-executor-backend=mp"
 
 
 def _operation(spec: LLMServiceSpec, objectives: Objectives) -> Iterator[str]:

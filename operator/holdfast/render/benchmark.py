@@ -15,14 +15,16 @@ from holdfast.api.llmservice import API_VERSION, GROUP, Accelerator, LLMService,
 from holdfast.api.objectives import Objectives
 from holdfast.api.quantities import format_duration
 from holdfast.enginemodel.catalog import find_accelerator
-from holdfast.render import names
-from holdfast.render.names import Manifest
+from holdfast.render import restricted
 from holdfast.render.settings import RenderSettings
-from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, OwnEngine, with_engine
+from holdfast.render.tuning import LIMITS_FILE, SERVICE_FILE, URL, with_engine
+from holdfast.rendered import names
+from holdfast.rendered.declared import run_of
+from holdfast.rendered.names import Manifest
+from holdfast.rendered.own_engine import OwnEngine
 
 BENCHMARK_LABEL = f"{GROUP}/benchmark"
 RUN_LABEL = f"{GROUP}/benchmark-run"
-CONTAINER = "bench"
 
 KEPT_SECONDS = 86_400
 """A finished Job, and so its log with the full report, is kept for a day."""
@@ -30,7 +32,6 @@ KEPT_SECONDS = 86_400
 TRIALS_SHARE = 0.5
 """Of the timeout of a run that tunes: the rest is for its engine to start, and to confirm what was found by then."""
 
-_USER = 65532
 _FILES = "/benchmark"
 _CA = "ca.crt"
 _TRACE, _LENGTHS = "trace", "lengths"
@@ -84,15 +85,6 @@ def _system(accelerators: Sequence[Accelerator]) -> str | None:
     return None if shape is None else shape.system
 
 
-def run_of(benchmark: LLMBenchmark) -> str:
-    """The digest of what is to be run: the same never runs twice in a row.
-
-    Defaults are left out: a field that a later version adds must not load every service again.
-    """
-    said = benchmark.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-    return names.short_hash(said)
-
-
 def job_name(benchmark: LLMBenchmark) -> str:
     """One Job for each run: a spec that comes back after another one must not find the Job that it had before."""
     return f"{benchmark.metadata.name}-{names.short_hash([run_of(benchmark), benchmark.metadata.generation])}"
@@ -106,7 +98,7 @@ def result_name(benchmark: LLMBenchmark) -> str:
 def job(benchmark: LLMBenchmark, of: Measurand, settings: RenderSettings, engine: OwnEngine | None = None) -> Manifest:
     """One pod, once: it may do nothing at the API server, and leaves its result as its termination message.
 
-    A run that tunes has an `engine` of its own beside it.
+    A run that tunes has an `engine` of its own in the pod.
     """
     labels = {**_COMPONENT, names.MANAGED_BY: names.MANAGER, **_labels(benchmark)}
     template: Manifest = {"metadata": {"labels": labels}, "spec": _pod(benchmark, of, settings, engine)}
@@ -186,11 +178,7 @@ def _pod(benchmark: LLMBenchmark, of: Measurand, settings: RenderSettings, engin
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            **settings.ids(_USER, "runAsUser", "runAsGroup", "fsGroup"),
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.pod_security(settings, restricted.USER, "runAsUser", "runAsGroup", "fsGroup"),
         **({"imagePullSecrets": secrets} if secrets else {}),
         "containers": [_container(benchmark.spec, of, settings.activator_image, engine, bool(volumes))],
         **({"volumes": volumes} if volumes else {}),
@@ -204,18 +192,13 @@ def _container(spec: LLMBenchmarkSpec, of: Measurand, image: str, engine: OwnEng
         for key in ([key] if key else [])
     ]
     return {
-        "name": CONTAINER,
+        "name": names.BENCHMARK_CONTAINER,
         "image": image,
         "args": ["bench", *arguments(spec, of)] if engine is None else ["tune", *tune_arguments(spec, of, engine)],
         **({"env": environment} if environment else {}),
         "terminationMessagePath": _SUMMARY,
         "terminationMessagePolicy": "File",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
+        "securityContext": restricted.container_security(),
         "resources": spec.resources or _RESOURCES,
         **({"volumeMounts": _mounts(spec)} if files else {}),
     }
@@ -268,6 +251,7 @@ def arguments(spec: LLMBenchmarkSpec, of: Measurand) -> list[str]:
     flags = [
         "--json",
         *(["--sweep"] if spec.sweep is not None else []),
+        *(["--throughput"] if spec.throughput is not None else []),
         *([] if target.ignore_eos else ["--no-ignore-eos"]),
     ]
     return [*_options(given), *flags]
@@ -308,6 +292,10 @@ def _load(spec: LLMBenchmarkSpec) -> Given:
         trace = spec.trace
         start = [("trace-start", trace.start)] if trace.start else []
         return [("trace", _file(_TRACE)), ("format", trace.format), ("speed", f"{trace.speed:g}"), *start]
+    if spec.latency is not None:
+        return [("latency", spec.latency.batch_size), ("requests", spec.latency.requests)]
+    if spec.throughput is not None:
+        return [("requests", spec.throughput.requests)]
     return [("concurrency", spec.concurrency)]
 
 

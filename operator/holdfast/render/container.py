@@ -8,11 +8,13 @@ from typing import Any
 
 from holdfast.api.engine_environment import RUST_FRONTEND
 from holdfast.api.llmservice import NO_RESOURCE, Accelerator, LLMServiceSpec, SecretKeyReference
-from holdfast.render import names, plugin, volumes
+from holdfast.render import plugin, restricted, volumes
 from holdfast.render.arguments import EngineFlags
-from holdfast.render.merge import strategic_merge
-from holdfast.render.names import Manifest
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.declared import engine_image, own_front_end, pod_port
+from holdfast.rendered.merge import strategic_merge
+from holdfast.rendered.names import Manifest
 
 LAUNCHER = f"{volumes.POD_FILES_FOLDER}/launcher.py"
 PRESTOP = f"{volumes.POD_FILES_FOLDER}/prestop.py"
@@ -20,10 +22,12 @@ PRESTOP = f"{volumes.POD_FILES_FOLDER}/prestop.py"
 STARTUP_PERIOD_SECONDS = 2
 # After its requests are drained the engine frees the GPU and ends its worker processes.
 TEARDOWN_SECONDS = 30
-# Longer than the clients of common libraries keep an idle connection (5 to 60 s): whoever closes it first must not be
-# the server, or a request that is just being sent is lost.
+# Longer than the clients of common libraries keep an idle connection (5 to 60 s): the server must not close it
+# first, or a request that is just being sent is lost.
 KEEP_ALIVE_SECONDS = 75
-_RUST = {RUST_FRONTEND: "1", "HOLDFAST_POD_PORT": str(names.POD_PORT)}
+
+# Where the other pods of a group reach this one: vLLM would guess among the addresses of the pod.
+_HOST_ADDRESS: Manifest = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def engine_container(
@@ -38,28 +42,18 @@ def engine_container(
         "env": environment(spec, accelerator, flags, settings),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
-            for name, port in dict([(names.PORT_NAME, names.PORT), names.pod_port(spec)]).items()
+            for name, port in dict([(names.PORT_NAME, names.PORT), pod_port(spec, accelerator)]).items()
         ],
         "resources": resources(spec, accelerator),
         "volumeMounts": [*volumes.mounts(spec), *(plugin.mounts() if flags.with_plugin else [])],
-        **probes(spec, settings),
+        **probes(spec, pod_port(spec, accelerator)[0], settings),
         "lifecycle": {
             "preStop": {"exec": {"command": ["python3", PRESTOP, str(settings.prestop_seconds), str(names.PORT)]}}
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-        },
+        "securityContext": restricted.container_security(),
         # The last lines of a crashed engine become the message that `kubectl describe` and our conditions show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-
-
-def engine_image(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
-    """The image for this accelerator."""
-    return accelerator.image or spec.engine.image
 
 
 def environment(
@@ -75,32 +69,33 @@ def environment(
         "HOLDFAST_CONNECTION_CLOSE_SHARE": f"{settings.connection_close_share:g}",
         "HOLDFAST_ACCELERATOR": accelerator.name,
         **({plugin.PLAIN_FLAGS_VARIABLE: " ".join(flags.without_plugin)} if flags.without_plugin else {}),
-        **(_RUST if spec.engine.has_rust_front_end else {}),
+        **({RUST_FRONTEND: "1"} if spec.engine.has_rust_front_end else {}),
+        **({"HOLDFAST_POD_PORT": str(names.POD_PORT)} if own_front_end(spec, accelerator) else {}),
     }
     secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
     ours = [
         *({"name": name, "value": value} for name, value in values.items()),
         *(_from_secret(name, reference) for name, reference in secrets.items() if reference is not None),
     ]
-    return _by_name([*ours, *spec.engine.env, *accelerator.env])
+    of_group = [_HOST_ADDRESS] if accelerator.nodes > 1 else []
+    return _by_name([*ours, *of_group, *spec.engine.env, *accelerator.env])
 
 
 def resources(spec: LLMServiceSpec, accelerator: Accelerator) -> Manifest:
     """engine.resources with the accelerator's own resource; extended resources need equal requests and limits."""
     if accelerator.resource == NO_RESOURCE:
         return dict(spec.engine.resources)
-    gpus = {accelerator.resource: accelerator.count}
+    gpus = {accelerator.resource: accelerator.gpus_per_pod}
     return strategic_merge(spec.engine.resources, {"requests": gpus, "limits": gpus})
 
 
-def probes(spec: LLMServiceSpec, settings: RenderSettings) -> Manifest:
+def probes(spec: LLMServiceSpec, port: str, settings: RenderSettings) -> Manifest:
     """Startup and readiness ask for a token really served; liveness only catches a server that is stuck.
 
     An overloaded engine answers probes late. Taking it out or restarting it would hand its load to the others, so
     both wait far longer than any healthy stall; a dead engine ends its own process.
     """
     scheme = "HTTPS" if spec.engine.tls_secret_ref else "HTTP"
-    port, _ = names.pod_port(spec)
 
     def probe(path: str, period: int, timeout: int, failures: int) -> Manifest:
         return {

@@ -8,12 +8,13 @@ import math
 from dataclasses import dataclass
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import names
-from holdfast.render.batching import TRIAL_SECONDS, with_limits
-from holdfast.render.context import AcceleratorFacts, RenderContext, as_text
-from holdfast.render.names import Manifest
-from holdfast.render.pod_template import inputs, pod_template, selector
+from holdfast.render.pod_template import pod_template, selector
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.batching import TRIAL_SECONDS, with_limits
+from holdfast.rendered.context import AcceleratorFacts, RenderContext, as_text
+from holdfast.rendered.declared import inputs
+from holdfast.rendered.names import Manifest
 
 REVISION_HISTORY = 3
 _DEADLINE_STEP_SECONDS = 600
@@ -71,8 +72,9 @@ def max_surge(service: LLMService, accelerator: Accelerator, facts: AcceleratorF
 
     Auto looks for free GPUs when a rollout starts. From then on the surge only grows with the size, because its own
     replicas take those GPUs and must not count against them. Only a surge replica that finds no place after all turns
-    it to 0, or the rollout would wait for ever. Where the accelerator is being left a rollout may wait: what serves
-    goes one by one as others come. A trial of batching limits replaces one replica first.
+    it to 0, or the rollout would wait for ever. An accelerator that the service
+    leaves gets a surge of 1: its replicas are removed as replicas elsewhere become ready, so a rollout there may wait.
+    A trial of batching limits replaces one replica first.
     """
     wanted = service.spec.rollout.max_surge
     if wanted != "Auto":

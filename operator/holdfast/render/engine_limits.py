@@ -1,4 +1,4 @@
-"""What engines with the plugin are told: the objectives as declared now, what to do in overload, a first step law.
+"""The limits for engines with the plugin: the objectives as declared now, what to do in overload, a first step law.
 
 They stand in a ConfigMap of the service, one key per accelerator, and in an annotation of each pod. Neither is part of
 the pod template: an edited SLO reaches running engines, and replaces none.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.api.classes import RequestClass as DeclaredClass
+from holdfast.api.llmservice import SLO, Accelerator, LLMService
+from holdfast.api.quantities import parse_percent
 from holdfast.enginemodel.prior import PriorSource
-from holdfast.render.prior import declared_prior
-from holdfast_engine.arithmetic import Law
-from holdfast_engine.rules import Limits, Objectives, Overload
+from holdfast.rendered.prior import declared_class, declared_prior
+from holdfast_engine.law.arithmetic import Law
+from holdfast_engine.objectives.rules import UNBOUNDED, Claim, Kind, Limits, Objectives, Overload, RequestClass
 
 
 def engine_limits(
@@ -34,6 +36,11 @@ def engine_limits(
     return Limits(
         version=version,
         objectives=Objectives(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds),
+        classes=(
+            *(_class(slo, each) for each in slo.classes),
+            *(_class(slo, each, adapter=True) for each in spec.adapter_classes),
+        ),
+        claim=Claim(slo.claim or Claim.HEADER),
         active_sequences=batching.max_num_seqs if fixed else active_sequences,
         tokens_per_step=batching.max_num_batched_tokens if fixed else tokens_per_step,
         adapt=not fixed,
@@ -42,19 +49,16 @@ def engine_limits(
     )
 
 
-def limits_text(
-    service: LLMService,
-    accelerator: Accelerator,
-    version: int,
-    *,
-    active_sequences: int | None = None,
-    tokens_per_step: int | None = None,
-) -> str:
-    """The same as JSON, as an engine reads it (docs/engine.md)."""
-    limits = engine_limits(
-        service, accelerator, version, active_sequences=active_sequences, tokens_per_step=tokens_per_step
+def _class(slo: SLO, declared: DeclaredClass, *, adapter: bool = False) -> RequestClass:
+    """A class with the bounds of the service where it has none of its own; Batch has none at all."""
+    if declared.kind == "Batch":
+        return RequestClass(declared.name, UNBOUNDED, declared.priority, Kind.BATCH)
+    found = declared_class(slo, declared)
+    least, most = (
+        None if share is None else parse_percent(share) for share in (declared.min_share, declared.max_share)
     )
-    return limits.to_json()
+    bounds = Objectives(found.ttft_seconds, found.tpot_seconds, found.e2e_seconds)
+    return RequestClass(found.name, bounds, found.priority, min_share=least, adapter=adapter, max_share=most)
 
 
 def _prior(service: LLMService, accelerator: Accelerator) -> Law | None:

@@ -1,16 +1,17 @@
-"""The objects beside the Deployments."""
+"""The objects other than Deployments."""
 
 from __future__ import annotations
 
 import re
 
+from holdfast.api.inference_pool import GATEWAY_API, KIND, EndpointPicker
 from holdfast.api.llmservice import LLMService
-from holdfast.render import names
-from holdfast.render.context import RenderContext
 from holdfast.render.engine_limits import engine_limits
-from holdfast.render.names import Manifest
 from holdfast.render.pod_template import pod_files_name
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.context import RenderContext
+from holdfast.rendered.names import Manifest
 
 
 def service_account(service: LLMService) -> Manifest:
@@ -23,10 +24,11 @@ def service_account(service: LLMService) -> Manifest:
     }
 
 
-def kubernetes_service(service: LLMService, *, holding: bool = False) -> Manifest:
-    """Where clients connect: all ready replicas, whatever their accelerator, or the activator in their place."""
+def kubernetes_service(service: LLMService, *, holding: bool = False, routed: bool = False) -> Manifest:
+    """Where clients connect: all ready replicas, whatever their accelerator, or the activator or router before them."""
     port = names.service_port(names.PORT_NAME, names.PORT, "http" if holding else names.scheme(service))
-    selector = {names.ACTIVATOR_LABEL: service.metadata.name} if holding else _selector(service)
+    label = names.ACTIVATOR_LABEL if holding else names.ROUTER_LABEL if routed else names.SERVICE_LABEL
+    selector = {label: service.metadata.name}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -75,9 +77,12 @@ def loading_budget(service: LLMService) -> Manifest:
 def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
     """How the Prometheus operator finds the pods; vLLM's /metrics asks for no API key.
 
-    With the Rust front end a rollout has pods of both kinds: those with it show all their metrics on a port of the pod.
+    Pods that answer by themselves show all their metrics on a port of their own. A rollout, or an upgrade of the
+    operator, leaves pods of both kinds side by side.
     """
     scheme = names.scheme(service)
+    label = "__meta_kubernetes_pod_label_" + re.sub("[^a-z]", "_", names.FRONT_END_LABEL)
+    drop = {"sourceLabels": [label], "regex": ".+", "action": "drop"}
     endpoint: Manifest = {
         "port": names.PORT_NAME,
         "path": names.METRICS_PATH,
@@ -93,15 +98,26 @@ def pod_monitor(service: LLMService, settings: RenderSettings) -> Manifest:
         "spec": {
             "selector": {"matchLabels": _selector(service)},
             "podTargetLabels": list(names.METRIC_LABELS),
-            "podMetricsEndpoints": _of_both(endpoint) if service.spec.engine.has_rust_front_end else [endpoint],
+            "podMetricsEndpoints": [{**endpoint, "relabelings": [drop]}, {**endpoint, "port": names.POD_PORT_NAME}],
         },
     }
 
 
-def _of_both(endpoint: Manifest) -> list[Manifest]:
-    label = "__meta_kubernetes_pod_label_" + re.sub("[^a-z]", "_", names.FRONT_END_LABEL)
-    drop = {"sourceLabels": [label], "regex": "rust", "action": "drop"}
-    return [{**endpoint, "relabelings": [drop]}, {**endpoint, "port": names.POD_PORT_NAME}]
+def inference_pool(service: LLMService, picker: EndpointPicker) -> Manifest:
+    """What a route of a gateway names: the replicas; the endpoint picker chooses among the ready ones.
+
+    Source: Gateway API Inference Extension v1.5.0, api/v1/inferencepool_types.go.
+    """
+    return {
+        "apiVersion": GATEWAY_API,
+        "kind": KIND,
+        "metadata": names.metadata(service, service.metadata.name),
+        "spec": {
+            "selector": {"matchLabels": _selector(service)},
+            "targetPorts": [{"number": names.PORT}],
+            "endpointPickerRef": {"name": picker.name, "port": {"number": picker.port}},
+        },
+    }
 
 
 def pod_files(service: LLMService, settings: RenderSettings) -> Manifest:
@@ -118,7 +134,7 @@ def pod_files(service: LLMService, settings: RenderSettings) -> Manifest:
 
 
 def limits(service: LLMService, context: RenderContext) -> Manifest:
-    """What engines are told, by accelerator: for pods that start while no operator can write it to them."""
+    """The engines' limits by accelerator: for pods that start while no operator can write to them."""
     numbered = dict(context.limits)
     declared = {
         accelerator.name: numbered.get(accelerator.name)

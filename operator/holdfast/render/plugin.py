@@ -1,6 +1,6 @@
 """Which engines get the plugin, and how it reaches them (docs/engine.md).
 
-It lies as one zip beside the launcher, which knows the version of vLLM for a fact: it loads the plugin where that
+It lies as one zip next to the launcher, which knows the version of vLLM for a fact: it loads the plugin where that
 version is supported, and starts vLLM with plain flags elsewhere. What the operator knows before is decided here.
 """
 
@@ -10,18 +10,16 @@ import re
 
 from holdfast.api.engine_flags import flag_name, is_flag
 from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
-from holdfast.render import names
-from holdfast.render.context import Deployed
-from holdfast.render.names import Manifest
+from holdfast.rendered import names
+from holdfast.rendered.context import Deployed
+from holdfast.rendered.names import Manifest
 from holdfast_engine.versions import SUPPORTED, is_supported
 
 ARCHIVE = "holdfast_engine.zip"
-SCHEDULER_FLAG = "--scheduler-cls"
-SCHEDULER = "holdfast_engine.scheduler.HoldfastScheduler"
 PLAIN_FLAGS_VARIABLE = "HOLDFAST_FLAGS_WITHOUT_PLUGIN"
 """Where the launcher finds what to add where it starts vLLM without the plugin after all."""
 
-# holdfast_engine.limits looks into these.
+# holdfast_engine.objectives.limits looks into these.
 LIMITS_FOLDER = "/etc/holdfast/limits"
 POD_FOLDER = "/etc/holdfast/pod"
 LIMITS_FILE = "engine-limits"
@@ -33,8 +31,8 @@ def withheld(spec: LLMServiceSpec, accelerator: Accelerator) -> str:
     """Why engines are rendered without the plugin, empty where they get it."""
     if spec.engine.plugin == "Disabled":
         return "engine.plugin is Disabled"
-    if any(is_flag(flag_name(argument), SCHEDULER_FLAG) for argument in (*spec.engine.args, *accelerator.args)):
-        return f"the arguments name a {SCHEDULER_FLAG} of their own"
+    if any(is_flag(flag_name(argument), names.SCHEDULER_FLAG) for argument in (*spec.engine.args, *accelerator.args)):
+        return f"the arguments name a {names.SCHEDULER_FLAG} of their own"
     release = tagged_release(accelerator.image or spec.engine.image)
     if release is not None and not is_supported(release):
         known = " and ".join(f"{major}.{minor}" for major, minor in sorted(SUPPORTED))
@@ -50,11 +48,6 @@ def tagged_release(image: str) -> str | None:
     if found is None or not repository.rpartition("/")[2].startswith("vllm"):
         return None
     return f"{found[1]}.{found[2]}{found[3] or '.0'}"
-
-
-def has_plugin(deployed: Deployed) -> bool:
-    """Whether the pods of a Deployment are started with the plugin."""
-    return f"{SCHEDULER_FLAG}={SCHEDULER}" in deployed.template_json
 
 
 def volumes(service: str, accelerator: Accelerator) -> list[Manifest]:
@@ -89,6 +82,6 @@ def remark(service: LLMService, accelerator: Accelerator, deployed: Deployed | N
     if why and (service.spec.engine.plugin == "Auto" or service.spec.overload == "Queue"):
         refused = "; requests beyond its capacity are refused, not queued"
         return f"{name}: no fast loop, because {why}{refused if limited else ''}"
-    if not why and deployed is not None and not has_plugin(deployed):
+    if not why and deployed is not None and not deployed.has_plugin:
         return f"{name}: started without the fast loop; its next rollout brings it, a new engine.pluginRevision at once"
     return ""

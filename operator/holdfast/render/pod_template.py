@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-from holdfast.api.llmservice import Accelerator, Batching, LLMService
-from holdfast.render import arguments, names, plugin, volumes
-from holdfast.render.container import TEARDOWN_SECONDS, engine_container, engine_image
-from holdfast.render.context import Objectives
-from holdfast.render.merge import strategic_merge
-from holdfast.render.names import Manifest
+from holdfast.api.llmservice import Accelerator, LLMService
+from holdfast.render import arguments, plugin, restricted, volumes
+from holdfast.render.container import TEARDOWN_SECONDS, engine_container
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.context import Objectives
+from holdfast.rendered.declared import own_front_end, pod_port, revision
+from holdfast.rendered.merge import strategic_merge
+from holdfast.rendered.names import Manifest
 
 _USER = 2000
 """User and group of the engine; any but 0, images need not know it."""
@@ -30,7 +32,7 @@ def pod_template(
     with_plugin = bool(settings.plugin) and not plugin.withheld(spec, accelerator)
     flags = arguments.engine_flags(spec, accelerator, objectives, admission_tokens, with_plugin=with_plugin)
     template: Manifest = {
-        "metadata": {"annotations": scrape_annotations(service)} if scraped_by_annotation else {},
+        "metadata": {"annotations": scrape_annotations(service, accelerator)} if scraped_by_annotation else {},
         "spec": {
             **_placement(service, accelerator),
             **_identity(service, settings),
@@ -53,7 +55,8 @@ def selector(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
 
 
 def pod_labels(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
-    """Labels of the pods, among them those that join Prometheus series to the service."""
+    """Labels of the pods, including the labels that join Prometheus series to the service."""
+    front_end = own_front_end(service.spec, accelerator)
     return {
         **names.owned_labels(service),
         **names.queue_labels(service),
@@ -61,46 +64,8 @@ def pod_labels(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
         names.METRIC_SERVICE_LABEL: service.metadata.name,
         names.METRIC_ACCELERATOR_LABEL: accelerator.name,
         names.METRIC_REVISION_LABEL: revision(service, accelerator),
-        **({names.FRONT_END_LABEL: "rust"} if service.spec.engine.has_rust_front_end else {}),
+        **({names.FRONT_END_LABEL: front_end} if front_end else {}),
     }
-
-
-def revision(service: LLMService, accelerator: Accelerator) -> str:
-    """Changes with model, image, front end and arguments only: what a replica carries is estimated per revision."""
-    image = engine_image(service.spec, accelerator)
-    rust = ["rust"] if service.spec.engine.has_rust_front_end else []
-    return names.short_hash([image, *arguments.capacity_arguments(service.spec, accelerator), *rust])
-
-
-def inputs(service: LLMService, accelerator: Accelerator) -> str:
-    """Changes with what the user owns of a pod: only then may running pods be replaced.
-
-    Defaults are left out, so that a field that a later version adds changes nothing; the image is named, because
-    its default moves from version to version.
-    """
-    spec = service.spec
-    # Who chooses the limits within what an engine was started with, changes while it serves.
-    owned = spec.model_dump(
-        mode="json",
-        by_alias=True,
-        exclude_defaults=True,
-        include={"model", "engine", "batching", "template"},
-        exclude={"batching": {"mode"}},
-    )
-    candidate = accelerator.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "hardware", "max", "spot"}
-    )
-    queue = names.queue_labels(service)
-    return names.short_hash([owned, candidate, engine_image(spec, accelerator), *([queue] if queue else [])])
-
-
-def engine_inputs(service: LLMService, accelerator: Accelerator) -> str:
-    """Changes with what makes an engine but for its limits: where two are alike, so is what a benchmark found of them.
-
-    Bounds, schedules, budget, priority and objectives leave it as it is; limits are told beside a result.
-    """
-    spec = service.spec.model_copy(update={"batching": Batching()})
-    return inputs(service.model_copy(update={"spec": spec}), accelerator)
 
 
 def grace_period_seconds(service: LLMService, settings: RenderSettings) -> int:
@@ -113,23 +78,17 @@ def pod_files_name(service: LLMService, settings: RenderSettings) -> str:
     return f"{service.metadata.name}-pod-{settings.mounted_files_hash(service.spec)}"
 
 
-def scrape_annotations(service: LLMService) -> dict[str, str]:
+def scrape_annotations(service: LLMService, accelerator: Accelerator) -> dict[str, str]:
     """For a Prometheus that finds its targets by annotation."""
     return {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(names.pod_port(service.spec)[1]),
+        "prometheus.io/port": str(pod_port(service.spec, accelerator)[1]),
         "prometheus.io/path": names.METRICS_PATH,
         "prometheus.io/scheme": names.scheme(service),
     }
 
 
 def _placement(service: LLMService, accelerator: Accelerator) -> Manifest:
-    spread = {
-        "maxSkew": 1,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(service, accelerator)},
-        "matchLabelKeys": ["pod-template-hash"],
-    }
     chosen = {
         "nodeSelector": dict(accelerator.node_selector),
         "tolerations": [dict(toleration) for toleration in accelerator.tolerations],
@@ -137,9 +96,7 @@ def _placement(service: LLMService, accelerator: Accelerator) -> Manifest:
     }
     return {
         **{field: value for field, value in chosen.items() if value},
-        "topologySpreadConstraints": [
-            {"topologyKey": key, **spread} for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
-        ],
+        "topologySpreadConstraints": restricted.apart(selector(service, accelerator)),
     }
 
 
@@ -149,10 +106,7 @@ def _identity(service: LLMService, settings: RenderSettings) -> Manifest:
         "automountServiceAccountToken": False,
         # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads.
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            **settings.ids(_USER, "runAsUser", "runAsGroup", "fsGroup"),
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.pod_security(
+            settings, _USER, "runAsUser", "runAsGroup", "fsGroup", fsGroupChangePolicy="OnRootMismatch"
+        ),
     }

@@ -15,12 +15,13 @@ from holdfast_engine import VERSION
 _FILES = ("launcher.py", "prestop.py", "holdfast_middleware.py", "holdfast_pod_server.py")
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 _READABLE = 0o100644 << 16
+_INDENT = 4
 
 
 def load_pod_files() -> dict[str, str]:
-    """The text of each file by name, for RenderSettings; the renderer itself reads nothing."""
+    """The code of each file by name, for RenderSettings; the renderer itself reads nothing."""
     folder = resources.files("holdfast.render") / "pod"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in _FILES}
+    return {name: code_alone((folder / name).read_text(encoding="utf-8")) for name in _FILES}
 
 
 def load_plugin() -> bytes:
@@ -39,7 +40,8 @@ def load_plugin() -> bytes:
 def code_alone(text: str) -> str:
     """Python without comments and docstrings, which are half of what a ConfigMap of each service would hold.
 
-    Every statement stays on its line, so that a traceback from a pod leads to the source.
+    Every statement stays on its line, so that a traceback from a pod leads to the source. Blocks are indented by one
+    space each.
     """
     lines, ends = text.splitlines(), (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
@@ -53,13 +55,26 @@ def code_alone(text: str) -> str:
         if token.type == tokenize.COMMENT:
             row = token.start[0] - 1
             lines[row] = lines[row].replace(token.string, "").rstrip()
-    return "\n".join(lines) + "\n"
+    # Rows that begin within a text of several lines: their spaces belong to it.
+    within = {row for token in tokens for row in range(token.start[0], token.end[0])}
+    return "".join(f"{line if row in within else _outdented(line)}\n" for row, line in enumerate(lines))
+
+
+def _outdented(line: str) -> str:
+    code = line.lstrip(" ")
+    return " " * ((len(line) - len(code)) // _INDENT) + code
 
 
 def _plugin_files(package: Traversable) -> Iterator[tuple[str, Traversable]]:
-    """Path in the zip and file: the modules, and what importlib.metadata reads beside them."""
-    for file in package.iterdir():
-        if file.name.endswith(".py"):
-            yield f"holdfast_engine/{file.name}", file
+    """Path in the zip and file: the modules, and what importlib.metadata reads."""
+    yield from _modules(package, "holdfast_engine")
     for file in (package / "dist-info").iterdir():
         yield f"holdfast_engine-{VERSION}.dist-info/{file.name}", file
+
+
+def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _modules(file, f"{path}/{file.name}")
+        elif file.name.endswith(".py"):
+            yield f"{path}/{file.name}", file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.render.model import VOLUME
+from holdfast.rendered.model import VOLUME
 
 _MOST_WORDS = 700
 # The first match counts. API servers before Kubernetes 1.31 do not know the field of an image volume.
@@ -18,6 +18,7 @@ _REMEDIES = (
     (r"exceeded quota", "raise the quota, or lower scaling.max"),
     (r'User ".*" cannot|cannot set blockOwnerDeletion|attempting to grant',
      "grant the operator this right (the role of the chart has it)"),
+    (r"failed calling webhook", "mend that webhook, or set its failurePolicy to Ignore"),
     (r"admission webhook|ValidatingAdmissionPolicy|denied", "change the spec or this rule"),
     (r"NamespaceTerminating|being terminated", "wait until the namespace is deleted"),
     ("", "change what it names, in the LLMService or in the cluster"),

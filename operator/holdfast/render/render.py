@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.render import activator, names, objects, plugin, unusual
-from holdfast.render.context import AcceleratorFacts, RenderContext
+from holdfast.render import activator, objects, plugin, router, unusual
 from holdfast.render.deployment import deployment, max_surge
-from holdfast.render.names import Manifest
+from holdfast.render.leader_worker_set import leader_worker_set
 from holdfast.render.pod_template import pod_files_name
 from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.context import AcceleratorFacts, RenderContext
+from holdfast.rendered.names import Manifest
 
 
 def render(
@@ -18,12 +20,15 @@ def render(
 ) -> tuple[Manifest, ...]:
     """Every object the service should have, in the order in which they can be applied.
 
-    Deployments come last, in the order of `accelerators_wanted`; a name the spec does not list is left out.
+    Deployments and LeaderWorkerSets come last, in the order of `accelerators_wanted`; a name the spec does not list is
+    left out, and so are groups of pods where the cluster does not have the API.
     """
-    deployments = [
-        deployment(service, accelerator, settings, context) for accelerator in _listed(service, accelerators_wanted)
+    workloads = [
+        _workload(service, accelerator, settings, context)
+        for accelerator in _listed(service, accelerators_wanted)
+        if accelerator.nodes == 1 or context.group_sets
     ]
-    return (*_common(service, settings, context, deployments), *deployments)
+    return (*_common(service, settings, context, workloads), *workloads)
 
 
 def remarks(
@@ -46,6 +51,7 @@ def remarks(
             _no_plugin(service, accelerator, context),
             _downtime(service, accelerator, context, serving),
             "" if platform_assigns_ids else unusual.ids_by_null(service, accelerator),
+            unusual.unknown_link(accelerator),
             unusual.adapters_at_run_time(service, accelerator),
         )
         if remark
@@ -53,22 +59,36 @@ def remarks(
     return tuple(dict.fromkeys(found))
 
 
+def _workload(
+    service: LLMService, accelerator: Accelerator, settings: RenderSettings, context: RenderContext
+) -> Manifest:
+    made = deployment(service, accelerator, settings, context)
+    if accelerator.nodes == 1:
+        return made
+    return leader_worker_set(service, accelerator, made, context.facts(accelerator.name).deployed)
+
+
 def _common(
-    service: LLMService, settings: RenderSettings, context: RenderContext, deployments: Sequence[Manifest]
+    service: LLMService, settings: RenderSettings, context: RenderContext, workloads: Sequence[Manifest]
 ) -> Iterator[Manifest]:
     yield objects.service_account(service)
     with_activator = activator.is_wanted(service, settings, context.holding)
-    yield objects.kubernetes_service(service, holding=with_activator and context.holding)
+    routed = router.is_wanted(service, settings) and context.routed
+    yield objects.kubernetes_service(service, holding=with_activator and context.holding, routed=routed)
     if with_activator:
         yield from activator.activator(service, settings, context)
+    if service.spec.router is not None and router.is_wanted(service, settings):
+        yield from router.router(service, service.spec.router, settings)
     if context.replicas:
         yield objects.disruption_budget(service, context.max_unavailable)
         yield objects.loading_budget(service)
     if context.pod_monitor:
         yield objects.pod_monitor(service, settings)
-    if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in deployments):
+    if context.inference_pools and service.spec.inference_pool is not None:
+        yield objects.inference_pool(service, service.spec.inference_pool.endpoint_picker)
+    if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in workloads):
         yield objects.pod_files(service, settings)
-    if any(_mounts(manifest, names.limits_name(service.metadata.name)) for manifest in deployments):
+    if any(_mounts(manifest, names.limits_name(service.metadata.name)) for manifest in workloads):
         yield objects.limits(service, context)
 
 
@@ -78,13 +98,15 @@ def _listed(service: LLMService, wanted: Sequence[str]) -> list[Accelerator]:
 
 
 def _mounts(manifest: Manifest, config_map: str) -> bool:
-    volumes = manifest["spec"]["template"]["spec"].get("volumes", ())
+    spec = manifest["spec"]
+    template = spec["leaderWorkerTemplate"]["leaderTemplate"] if "leaderWorkerTemplate" in spec else spec["template"]
+    volumes = template["spec"].get("volumes", ())
     return any(volume.get("configMap", {}).get("name") == config_map for volume in volumes)
 
 
 def _no_admission(service: LLMService, accelerator: Accelerator, context: RenderContext) -> str:
     facts = context.facts(accelerator.name)
-    ordered = plugin.has_plugin(facts.deployed) if facts.deployed else not plugin.withheld(service.spec, accelerator)
+    ordered = facts.deployed.has_plugin if facts.deployed else not plugin.withheld(service.spec, accelerator)
     if ordered or _admission_tokens(facts) is not None:
         return ""
     return (
@@ -103,9 +125,9 @@ def _admission_tokens(facts: AcceleratorFacts) -> int | None:
 
 
 def _downtime(service: LLMService, accelerator: Accelerator, context: RenderContext, serving: bool) -> str:
-    """Said before, while and after it happens: whoever edits the service next should know.
+    """Warn that a rollout interrupts the service, before, during and after it: for the next edit of the service.
 
-    Not where nothing serves that a rollout could interrupt, and not of an accelerator that the service leaves.
+    Empty where nothing serves that a rollout could interrupt, and for an accelerator that the service leaves.
     """
     facts = context.facts(accelerator.name)
     matters = (serving or facts.surge_under_way is not None) and not facts.kept and context.replicas == 1

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.api.llmservice import LLMServiceSpec
-from holdfast.render.names import Manifest, short_hash
 from holdfast.render.plugin import ARCHIVE
+from holdfast.rendered.names import Manifest, short_hash
 
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
     """Defaults suit most clusters.
 
-    `pod_files` are the files mounted at /holdfast by name, `plugin` is the zip beside them (see `podfiles`), empty for
+    `pod_files` are the files mounted at /holdfast by name, `plugin` is the zip next to them (see `podfiles`), empty for
     none. A change of any setting reaches running pods with their own next rollout only.
     """
 

@@ -1,4 +1,4 @@
-"""The pod of a benchmark that tunes: beside the client an engine of its own, as the replicas of the service are.
+"""The pod of a benchmark that tunes: the client, and an engine of its own, as the replicas of the service are.
 
 No replica is touched: the engine's limits are a file on a volume of this pod, which the client writes and the engine's
 plugin reads. The engine is a container of the kind that ends with the client (Kubernetes 1.29). The pod carries none of
@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.api.engine_flags import flag_name
 from holdfast.api.llmbenchmark import Tune
 from holdfast.api.llmservice import API_VERSION, GROUP, KIND, LLMService
 from holdfast.api.objectives import Objectives
-from holdfast.render import names
-from holdfast.render.names import Manifest
+from holdfast.rendered import names
+from holdfast.rendered.names import Manifest
+from holdfast.rendered.own_engine import OwnEngine, largest_limits
 
 LIMITS_VARIABLE = "HOLDFAST_ENGINE_LIMITS"
-"""Where the plugin finds the name of its file (holdfast_engine.limits, which reads files and so is not imported)."""
+"""Where the plugin finds the name of its file: `holdfast_engine.objectives.limits` reads files and is not imported."""
 
 URL = f"http://127.0.0.1:{names.PORT}"
 LIMITS_FILE = "/run/holdfast/engine-limits"
@@ -34,32 +34,12 @@ _TLS_FLAGS = frozenset({"--ssl-certfile", "--ssl-keyfile", "--enable-ssl-refresh
 _NOT_OF_REPLICAS = frozenset(
     {"containers", "topologySpreadConstraints", "priorityClassName", "priority", "preemptionPolicy"}
 )
-_SEQUENCES, _TOKENS = "--max-num-seqs", "--max-num-batched-tokens"
-# Nobody else asks it: no one has to be told that it is ready, or that it goes.
+# It has no other clients, so its readiness and its end need not be announced.
 _NOT_OF_ITS_OWN = frozenset({"lifecycle", "readinessProbe"})
 
 
-@dataclass(frozen=True, slots=True)
-class OwnEngine:
-    """The engine that a run starts for itself: `template_json` is the pod template of the replicas on `accelerator`."""
-
-    service: LLMService
-    accelerator: str
-    template_json: str
-    tune: Tune
-
-
-def largest(engine: OwnEngine) -> tuple[int | None, int | None]:
-    """Sequences and tokens per step that it is started with, None for vLLM's own defaults."""
-    containers = json.loads(engine.template_json)["spec"]["containers"]
-    replicas = [each for each in containers if each["name"] == names.CONTAINER]
-    said = dict(each.partition("=")[::2] for replica in replicas for each in _engine(replica, engine.tune)["args"])
-    sequences, tokens = (said.get(flag, "") for flag in (_SEQUENCES, _TOKENS))
-    return int(sequences) if sequences.isdecimal() else None, int(tokens) if tokens.isdecimal() else None
-
-
 def with_engine(client: Manifest, engine: OwnEngine, slo: Objectives | None) -> Manifest:
-    """The pod template of a client, of one container, with the engine beside it; `slo` is what the run judges by."""
+    """The pod template of a client, of one container, with the engine next to it; `slo` is what the run judges by."""
     replica = json.loads(engine.template_json)
     annotations = {
         name: value
@@ -73,12 +53,12 @@ def with_engine(client: Manifest, engine: OwnEngine, slo: Objectives | None) -> 
 
 def _pod(client: Manifest, replica: Manifest, tune: Tune) -> Manifest:
     """The replica's place and identity, and what ends a Job."""
-    beside = [_beside(each, tune) for each in replica["containers"]]
+    sidecars = [_sidecar(each, tune) for each in replica["containers"]]
     return {
         **{name: value for name, value in replica.items() if name not in _NOT_OF_REPLICAS},
         **{name: client[name] for name in ("restartPolicy", "automountServiceAccountToken", "enableServiceLinks")},
         **_pull_secrets(client, replica),
-        "initContainers": [*replica.get("initContainers", []), *beside],
+        "initContainers": [*replica.get("initContainers", []), *sidecars],
         "containers": [_client(each, client["securityContext"]) for each in client["containers"]],
         "volumes": [*replica.get("volumes", []), *client.get("volumes", []), *_volumes()],
     }
@@ -97,7 +77,7 @@ def _client(container: Manifest, security: Manifest) -> Manifest:
     return {**container, "securityContext": {**container["securityContext"], **user}, "volumeMounts": mounts}
 
 
-def _beside(container: Manifest, tune: Tune) -> Manifest:
+def _sidecar(container: Manifest, tune: Tune) -> Manifest:
     """A container of a replica, which ends with the client."""
     found = _engine(container, tune) if container["name"] == names.CONTAINER else container
     return {**found, "restartPolicy": "Always"}
@@ -105,8 +85,7 @@ def _beside(container: Manifest, tune: Tune) -> Manifest:
 
 def _engine(container: Manifest, tune: Tune) -> Manifest:
     """The engine with the largest limits that are looked for, which takes lower ones from the file."""
-    limits = {_SEQUENCES: tune.max_num_seqs, _TOKENS: tune.max_num_batched_tokens}
-    largest = {flag: value for flag, value in limits.items() if value is not None}
+    largest = largest_limits(tune)
     kept = [each for each in container.get("args", []) if flag_name(each) not in _TLS_FLAGS | largest.keys()]
     environment = [each for each in container.get("env", []) if each["name"] != LIMITS_VARIABLE]
     return {

@@ -37,7 +37,17 @@ def adapters_at_run_time(service: LLMService, accelerator: Accelerator) -> str:
         return ""
     return (
         f"{_UPDATING} is set, but an adapter that is loaded at run time is missing on all other and all new replicas, "
-        "where requests for it get 404; name adapters in engine.args with --enable-lora and --lora-modules"
+        "where requests for it get 404; declare adapters in model.lora.adapters"
+    )
+
+
+def unknown_link(accelerator: Accelerator) -> str:
+    """What the estimate of a group's capacity leaves out."""
+    if accelerator.nodes == 1:
+        return ""
+    return (
+        f"{accelerator.name}: the speed of the link between the {accelerator.nodes} nodes of a replica is unknown, so "
+        "its capacity is estimated as on one node until requests were measured"
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.render.arguments import TLS_FOLDER
-from holdfast.render.model import locate_model
-from holdfast.render.names import Manifest, short_hash
+from holdfast.rendered.model import Location, locate_adapter, locate_model
+from holdfast.rendered.names import Manifest, short_hash
 
 POD_FILES_FOLDER = "/holdfast"
 CACHE_FOLDER = "/cache"
@@ -14,7 +16,7 @@ _READ_ONLY_FILES = 0o444
 
 def volumes(spec: LLMServiceSpec, pod_files_name: str) -> list[Manifest]:
     """The pod's volumes."""
-    model = locate_model(spec.model.uri).volume
+    weights = [each.volume for each in _located(spec)]
     tls = spec.engine.tls_secret_ref
     return [
         {"name": "holdfast", "configMap": {"name": pod_files_name, "defaultMode": _READ_ONLY_FILES}},
@@ -22,22 +24,29 @@ def volumes(spec: LLMServiceSpec, pod_files_name: str) -> list[Manifest]:
         {"name": "tmp", "emptyDir": {}},
         # Tensor-parallel processes pass tensors through it; the container runtime's default is 64 MiB.
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        *([model] if model else []),
+        *(each for each in weights if each is not None),
         *([{"name": "tls", "secret": {"secretName": tls.name}}] if tls else []),
     ]
 
 
 def mounts(spec: LLMServiceSpec) -> list[Manifest]:
     """The engine's mounts."""
-    model = locate_model(spec.model.uri).mount
+    weights = [each.mount for each in _located(spec)]
     return [
         {"name": "holdfast", "mountPath": POD_FILES_FOLDER, "readOnly": True},
         {"name": "cache", "mountPath": CACHE_FOLDER},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-        *([model] if model else []),
+        *(each for each in weights if each is not None),
         *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if spec.engine.tls_secret_ref else []),
     ]
+
+
+def _located(spec: LLMServiceSpec) -> Iterable[Location]:
+    """Where the weights of model and adapters are; what adapters share, once."""
+    lora = spec.model.lora
+    found = [locate_model(spec.model.uri), *(locate_adapter(each.uri) for each in (lora.adapters if lora else ()))]
+    return {each.volume["name"]: each for each in found if each.volume is not None}.values()
 
 
 def cache_environment(spec: LLMServiceSpec, image: str) -> dict[str, str]:

@@ -16,13 +16,15 @@ from prometheus_client.utils import floatToGoString
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import NO_RESOURCE
-from holdfast.control.report import cost_per_hour
+from holdfast.control.status.report import cost_per_hour
 from holdfast.domain.cluster import NodeOffer, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, Slo
+from holdfast.domain.signals import Traffic
 from holdfast.enginemodel.catalog import PRODUCT_LABELS, find_accelerator
-from holdfast.observe.cluster import ServiceParts
-from holdfast.observe.histogram_edges import around
+from holdfast.observe.objects.cluster import ServiceParts
+from holdfast.observe.series.histogram_edges import around
+from holdfast.runtime.roofs import measured_roofs
 
 _SAME_CHANGE_SECONDS = 15.0
 _WAITING = frozenset({ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING})
@@ -48,6 +50,7 @@ class Picture:
     invalid: Mapping[ServiceKey, str] = field(default_factory=dict)
     nodes: Sequence[NodeOffer] = ()
     at: float = 0.0
+    traffic: Mapping[ServiceKey, Traffic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class ServiceGauges(Collector):
         for figure in FIGURES:
             yield _family(figure, picture.services)
         yield _condition_family(picture)
+        yield _roof_family(picture)
         yield self._last_changes()
         yield _node_gpus(picture.nodes)
 
@@ -120,6 +124,21 @@ def _condition_family(picture: Picture) -> Metric:
     family = _family(conditions, picture.services)
     for key, reason in picture.invalid.items():
         family.add_metric((*key.labels, str(ConditionType.STALLED), _STATUS[True], reason), 1.0)
+    return family
+
+
+def _roof_family(picture: Picture) -> Metric:
+    """Shares of the data sheet's FLOP/s and bandwidth at which each phase runs."""
+    about = "Share of a GPU's arithmetic (flops) and memory bandwidth (bytes) in a step of each phase, as measured."
+    labels = ("namespace", "service", "accelerator", "phase", "of")
+    family = GaugeMetricFamily("holdfast_service_roof_ratio", about, labels=labels)
+    for key, (part, decision) in picture.services.items():
+        traffic = picture.traffic.get(key)
+        if traffic is None or not traffic.fresh:
+            continue
+        for accelerator, phase, found in measured_roofs(part.spec, traffic, dict(decision.engines)):
+            for of, share in (("flops", found.flops_share), ("bytes", found.bandwidth_share)):
+                family.add_metric((*key.labels, accelerator, phase, of), share)
     return family
 
 
@@ -215,6 +234,10 @@ def _target_pods(part: ServiceParts, _: Decision) -> Rows:
         yield from (((each.accelerator, each.name), 1.0) for each in part.replicas)
 
 
+def _with_classes(slo: Slo) -> tuple[Slo, ...]:
+    return (slo, *slo.classes) if slo.classes else ()
+
+
 FIGURES = (
     Figure(
         "holdfast_slo_attainment_ratio",
@@ -229,6 +252,18 @@ FIGURES = (
         "Remaining share of the error budget; below 0 the objective is missed.",
         (),
         _one(lambda _, decision: decision.slo.budget_remaining),
+    ),
+    Figure(
+        "holdfast_slo_class_objective_ratio",
+        "The objective of each class of a service with classes; its own where class is empty.",
+        ("class",),
+        lambda part, _: (((each.name,), each.objective) for each in _with_classes(part.spec.slo)),
+    ),
+    Figure(
+        "holdfast_slo_class_budget_remaining_ratio",
+        "Remaining share of the error budget of each class; below 0 its objective is missed.",
+        ("class",),
+        lambda _, decision: (((each.name,), each.budget_remaining) for each in decision.slo.classes),
     ),
     Figure("holdfast_slo_bound_seconds", "spec.slo.ttft, tpot and e2e.", ("latency",), _bounds),
     Figure(

@@ -15,7 +15,7 @@ from holdfast.domain.decision import Action
 from holdfast.domain.service import ServiceKey
 
 _MOST_TRACEBACK_CHARACTERS = 16_000
-_BENCHMARKS = "holdfast.control.benchmarks"
+_BENCHMARKS = "holdfast.control.benchmarks.benchmarks"
 
 
 class _Traceback(logging.Formatter):

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -133,7 +133,7 @@ class Settings(BaseModel):
         ),
     )
     activator_image: str = Field(
-        "", description="image of this program, for activators (scaling.min 0) and benchmark clients"
+        "", description="image of this program, for activators (scaling.min 0), routers and benchmark clients"
     )
     engine_image: tuple[Annotated[str, AfterValidator(copied_image)], ...] = Field(
         (),
@@ -315,9 +315,14 @@ class _Option:
     switch: bool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+OF_PROMETHEUS = tuple(name for name in Settings.model_fields if name.startswith("prometheus_"))
+"""Settings of commands that only read Prometheus."""
+
+
+def add_arguments(parser: argparse._ActionsContainer, names: Iterable[str] = tuple(Settings.model_fields)) -> None:
     """Add one flag per setting; the help names its environment variable and default."""
-    for name, field in Settings.model_fields.items():
+    for name in names:
+        field = Settings.model_fields[name]
         option, variable = _option(name), f"HOLDFAST_{name.upper()}"
         default = "" if field.is_required() or field.default in (None, (), "", False) else f" (default {field.default})"
         text = f"{field.description}{default} [{variable}]".replace("%", "%%")
@@ -328,10 +333,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(_flag(name), dest=name, action=action, default=None, help=text)
 
 
-def read_settings(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+def read_settings(
+    arguments: argparse.Namespace, environment: Mapping[str, str], names: Iterable[str] = tuple(Settings.model_fields)
+) -> Settings:
     """Merge flags over HOLDFAST_* variables over defaults; raises SettingsError with one line."""
     values: dict[str, object] = {}
-    for name in Settings.model_fields:
+    for name in names:
         given = getattr(arguments, name, None)
         text = environment.get(f"HOLDFAST_{name.upper()}")
         if given is not None:

@@ -6,20 +6,22 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp.web
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from holdfast.control.explanation import explained
-from holdfast.control.report import iso
+from holdfast.control.status.explanation import explained
+from holdfast.control.status.report import iso
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
+from holdfast.domain.signals import Traffic
 from holdfast.listener import refusals
-from holdfast.observe.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.page.board import Board
 from holdfast.runtime.figures import LastChange, Picture, ServiceGauges
 
@@ -89,13 +91,14 @@ class Telemetry:
         decisions: Sequence[Decision],
         invalid: Sequence[Invalid],
         nodes: Sequence[NodeOffer],
+        traffic: Mapping[ServiceKey, Traffic] = MappingProxyType({}),
     ) -> None:
         """Publish the decisions of a tick with their inputs; a service that is missing here is no longer shown."""
         parts = {part.spec.key: part for part in services}
         known = {decision.key: (parts[decision.key], decision) for decision in decisions}
         unusable = {entry.key: str(entry.reason) for entry in invalid}
         at = self._wall()
-        self._figures.show(Picture(known, unusable, tuple(nodes), at))
+        self._figures.show(Picture(known, unusable, tuple(nodes), at, traffic))
         self._on_board(lambda board: board.pictured(known, invalid, at))
 
     def decided(self, decision: Decision) -> None:
@@ -145,7 +148,7 @@ class MetricsText:
         self._restricting = asyncio.Lock()
 
     async def text(self, names: Sequence[str] = ()) -> bytes:
-        """Return the text; whoever asks while it is rendered waits for the same one."""
+        """Return the text; requests that come while it is rendered wait for the same one."""
         if names and (own := await self._restricted(names)) is not None:
             return own
         if self._shared is None or (self._shared.done() and not self._is_recent()):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import kopf
 
 from holdfast import policy
-from holdfast.act.api import KubernetesApi, NoCluster, WhileLeading, connect
+from holdfast.act.api import ApiPort, ApiUnreachable, KubernetesApi, NoCluster, WhileLeading, connect
 from holdfast.act.discovery import (
     has_benchmarks,
+    has_group_sets,
+    has_inference_pools,
     has_pod_monitors,
     may_read_devices,
     may_read_quotas,
@@ -26,27 +30,29 @@ from holdfast.act.discovery import (
     readable,
 )
 from holdfast.api.tenants import ALL_OTHERS
-from holdfast.control import handlers
-from holdfast.control.actuator import Actuator
-from holdfast.control.benchmarks import Benchmarks
-from holdfast.control.leadership import Elector, LeadershipLost, LeaseTiming
-from holdfast.control.loop import Loop
-from holdfast.control.served_crds import ServedCrds
-from holdfast.control.targets import Targets
+from holdfast.control.benchmarks.benchmarks import Benchmarks
+from holdfast.control.tick import handlers
+from holdfast.control.tick.leadership import Elector, LeadershipLost, LeaseTiming
+from holdfast.control.tick.loop import Loop
+from holdfast.control.tick.served_crds import ServedCrds
+from holdfast.control.tick.targets import Targets
+from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.snapshot import Timing
-from holdfast.observe import cluster as observed
-from holdfast.observe.activators import ActivatorClient, ActivatorSource, NoActivators
-from holdfast.observe.adopted_metrics import SplitSource, TargetsClient
-from holdfast.observe.client import PrometheusAddress, PrometheusClient
-from holdfast.observe.device_resources import DeviceResources
-from holdfast.observe.gpu_caps import GpuCaps
-from holdfast.observe.nodes import Nodes
-from holdfast.observe.prometheus import PrometheusSource
+from holdfast.observe.adoption.adopted_metrics import SplitSource, TargetsClient
+from holdfast.observe.endpoints.activators import ActivatorClient, ActivatorSource, NoActivators
+from holdfast.observe.objects import cluster as observed
+from holdfast.observe.objects.device_resources import DeviceResources
+from holdfast.observe.objects.gpu_caps import GpuCaps
+from holdfast.observe.objects.nodes import Nodes
+from holdfast.observe.series.client import PrometheusClient
+from holdfast.observe.signals.prometheus import PrometheusSource
 from holdfast.page.board import Board
+from holdfast.page.recall import Recall
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory, ports
 from holdfast.runtime.logs import configure_logging
+from holdfast.runtime.prometheus import prometheus_address
 from holdfast.runtime.relists import complete_watches
 from holdfast.runtime.settings import Settings, SettingsError
 from holdfast.runtime.telemetry import Telemetry
@@ -55,6 +61,7 @@ from holdfast.runtime.toggles import calm_toggles
 _LOG = logging.getLogger(__name__)
 _SETTLE_SECONDS = 15.0
 _NAMESPACE_AGAIN_SECONDS = 30.0
+_API_AGAIN_SECONDS = 30.0
 _MOST_LEVELS = 20_000  # API servers accept 10,000 levels of JSON; one unparsable object would end the watch
 
 
@@ -98,25 +105,22 @@ async def _until_signal(settings: Settings) -> None:
 
 
 async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> None:
-    board = Board() if settings.status_port else None
-    telemetry = Telemetry(board=board)
     async with (
         connect(settings.kubeconfig) as api,
         _metrics_source(settings) as metrics,
         _activators(settings) as activators,
     ):
+        board = Board(lambda: api.outage) if settings.status_port else None
+        telemetry = Telemetry(board=board)
         elector, render_settings = _elector(settings, api), _render_settings(settings)
+        devices, nodes = DeviceResources(), Nodes()
+        indices = observed.ClusterView(
+            settings.allow_template, settings.max_priorities, devices, nodes, settings.engine_images
+        )
+        caps = GpuCaps(settings.namespace_shares, nodes)
         control_loop = Loop(
-            cluster=(
-                indices := observed.ClusterView(
-                    settings.allow_template,
-                    settings.max_priorities,
-                    devices := DeviceResources(),
-                    nodes := Nodes(),
-                    settings.engine_images,
-                )
-            ),
-            caps=(caps := GpuCaps(settings.namespace_shares, nodes)),
+            cluster=indices,
+            caps=caps,
             metrics=metrics,
             actuator=Actuator(
                 api,
@@ -128,11 +132,7 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             ),
             telemetry=telemetry,
             timing=Timing(settings.tick_seconds, settings.scrape_seconds),
-            policy_settings=policy.PolicySettings(
-                provisioning_seconds=settings.node_provisioning_seconds,
-                starting_seconds=settings.startup_seconds,
-                idle_seconds=settings.idle_seconds,
-            ),
+            policy_settings=_policy_settings(settings),
             monotonic=time.monotonic,
             wall=time.time,
             activators=activators,
@@ -148,13 +148,26 @@ async def _operate(settings: Settings, stop_on_signals: Callable[[], None]) -> N
             tasks.create_task(elector.run())
             await elector.acquired()
             telemetry.leading(True)
-            # The loop starts before kopf: kopf cancels every task that was created after its own start.
-            watching, synced = asyncio.Event(), asyncio.Event()
-            tasks.create_task(_after(synced, control_loop))
-            tasks.create_task(_settle_memory(synced))
-            tasks.create_task(_take_signals_back(watching, stop_on_signals))
-            await _watch(settings, api, indices, caps, devices, control_loop, watching, synced)
-            raise RuntimeError("the watch of the API server ended")
+            if board is not None:
+                tasks.create_task(Recall(PrometheusClient(prometheus_address(settings)), board, time.time).run())
+            watch = partial(_watch, settings, api, indices, caps, devices)
+            await _lead(tasks, control_loop, watch, stop_on_signals)
+
+
+async def _lead(
+    tasks: asyncio.TaskGroup,
+    control_loop: Loop,
+    watch: Callable[[Loop, asyncio.Event, asyncio.Event], Awaitable[None]],
+    stop_on_signals: Callable[[], None],
+) -> None:
+    """Decide and watch until the end; RuntimeError where the watch ends."""
+    # The loop starts before kopf: kopf cancels every task that was created after its own start.
+    watching, synced = asyncio.Event(), asyncio.Event()
+    tasks.create_task(_after(synced, control_loop))
+    tasks.create_task(_settle_memory(synced))
+    tasks.create_task(_take_signals_back(watching, stop_on_signals))
+    await watch(control_loop, watching, synced)
+    raise RuntimeError("the watch of the API server ended")
 
 
 async def _limited_namespaces_exist(settings: Settings, api: KubernetesApi) -> None:
@@ -202,14 +215,22 @@ async def _watch(
     kopf_settings = handlers.settings()
     await our_own_api(api)
     namespaces = await _namespaces(settings, api)
-    benchmarks = await has_benchmarks(api)
+    benchmarks, group_sets = await has_benchmarks(api), await has_group_sets(api)
     caps.register(registry, quotas=await may_read_quotas(api, namespaces))
     if await may_read_devices(api):
         devices.register(registry)
-    indices.register(registry, kopf_settings, pod_monitors=await has_pod_monitors(api), benchmarks=benchmarks)
+    indices.register(
+        registry,
+        kopf_settings,
+        pod_monitors=await has_pod_monitors(api),
+        inference_pools=await has_inference_pools(api),
+        group_sets=group_sets,
+        benchmarks=benchmarks,
+    )
     handlers.register(registry, wake=control_loop.wake, benchmarks=benchmarks)
     async with asyncio.TaskGroup() as tasks:
         again = tasks.create_task(_end_when_readable(api, set(settings.namespace) - set(namespaces)))
+        served = tasks.create_task(_end_when_served(api, group_sets=group_sets))
         await kopf.operator(
             registry=registry,
             settings=kopf_settings,
@@ -219,6 +240,7 @@ async def _watch(
             ready_flag=watching,
         )
         again.cancel()
+        served.cancel()
 
 
 async def _namespaces(settings: Settings, api: KubernetesApi) -> tuple[str, ...]:
@@ -241,6 +263,15 @@ async def _end_when_readable(api: KubernetesApi, left_out: set[str]) -> None:
             raise RuntimeError(f"namespace {back[0]} can be read again; the process restarts")
 
 
+async def _end_when_served(api: ApiPort, *, group_sets: bool) -> None:
+    """Restart the process once the cluster has LeaderWorkerSets: kopf watches what there was at its start."""
+    while not group_sets:
+        await asyncio.sleep(_API_AGAIN_SECONDS)
+        with contextlib.suppress(ApiUnreachable):
+            if await has_group_sets(api):
+                raise RuntimeError("the cluster has LeaderWorkerSets now; the process restarts")
+
+
 def _elector(settings: Settings, api: KubernetesApi) -> Elector:
     duration = settings.lease_duration_seconds
     return Elector(
@@ -251,6 +282,14 @@ def _elector(settings: Settings, api: KubernetesApi) -> Elector:
         timing=LeaseTiming(duration, duration * 2 / 3, duration * 2 / 15),
         monotonic=time.monotonic,
         wall=time.time,
+    )
+
+
+def _policy_settings(settings: Settings) -> policy.PolicySettings:
+    return policy.PolicySettings(
+        provisioning_seconds=settings.node_provisioning_seconds,
+        starting_seconds=settings.startup_seconds,
+        idle_seconds=settings.idle_seconds,
     )
 
 
@@ -280,14 +319,7 @@ async def _activators(settings: Settings) -> AsyncIterator[ActivatorSource]:
 
 @asynccontextmanager
 async def _metrics_source(settings: Settings) -> AsyncIterator[SplitSource]:
-    address = PrometheusAddress(
-        settings.prometheus_url,
-        bearer_token_file=settings.prometheus_token_file,
-        ca_file=settings.prometheus_ca_file,
-        headers=settings.headers,
-        matchers=settings.matchers,
-        insecure=settings.prometheus_insecure,
-    )
+    address = prometheus_address(settings)
     periods = settings.tick_seconds, settings.scrape_seconds
     client = TargetsClient(PrometheusClient(address))
     source = SplitSource(

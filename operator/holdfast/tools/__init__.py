@@ -1,1 +1,1 @@
-"""What people run beside the operator: measure an endpoint, tune limits, plan sizes, and the reports these write."""
+"""What people run themselves: measure an endpoint, tune limits, plan sizes, and the reports these write."""

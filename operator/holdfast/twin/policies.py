@@ -14,7 +14,6 @@ from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.decide import STEP_LAW
 from holdfast.policy.settings import PolicySettings
-from holdfast.twin.inputs import ALL_POLICIES
 from holdfast.twin.peers.aibrix import AibrixApa
 from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla
 from holdfast.twin.peers.hpa import Hpa
@@ -23,6 +22,7 @@ from holdfast.twin.peers.knative import KnativeConcurrency
 from holdfast.twin.peers.sageserve import SageServe
 from holdfast.twin.peers.wva import WvaSaturation
 from holdfast.twin.policy_port import BadPolicy, Move, Policy
+from holdfast.twin.scenarios.inputs import ALL_POLICIES
 
 Make = tuple[Mapping[str, float], Callable[[str, Mapping[str, float]], Policy]]
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from holdfast.domain.decision import PlacementTarget, QueueLimitTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
-from holdfast.twin.peer_metrics import Sight
+from holdfast.twin.pods.peer_metrics import Sight
 
 
 class ObservedEngines(Protocol):
@@ -74,7 +74,7 @@ class Scheduling(Protocol):
 
 @runtime_checkable
 class Provisioned(Protocol):
-    """A policy that is told before the run how long nodes take to come."""
+    """A policy that knows before the run how long new nodes take."""
 
     provisioning_seconds: float
 

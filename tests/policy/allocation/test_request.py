@@ -20,7 +20,7 @@ from holdfast.policy.transition.sizes import decide_sizes
 from tests.builders import accelerator, replicas, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.fluid import FixedRates
-from tests.policy.views import view
+from tests.policy.views import changed, view
 
 
 def asked(*problems: Reason, ready: int = 4, exists: bool = True) -> CapacityRequest:
@@ -28,7 +28,7 @@ def asked(*problems: Reason, ready: int = 4, exists: bool = True) -> CapacityReq
     group = Group("h100", size=10 if exists else 0, exists=exists, ready=replicas(ready))
     seen = view(of=service().with_replicas_between(10, 20), group=group)
     told = tuple(ClusterProblem(reason, "chat-h100: no") for reason in problems)
-    seen = replace(seen, service=replace(seen.service, problems=told))
+    seen = changed(seen, service=replace(seen.state.service, problems=told))
     return request_of(seen, decide_sizes(seen))
 
 
@@ -141,10 +141,10 @@ def moving(
     """Of a service that wants four h100 on n1, of which some are ready, and keeps all of those left meanwhile."""
     of = service().with_replicas_between(4, 20).with_accelerators(left, accelerator("h100"))
     seen = view(of=of, others=(group,), group=Group("h100", size=4, exists=True, ready=ready))
-    chosen = replace(seen.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
+    chosen = replace(seen.selection.chosen, replicas=4, room=Room(0, frozenset({"n1"}), 1))
     allowed = 9 if left.max_replicas is None else left.max_replicas
     other = replace(chosen, belief=replace(chosen.belief, option=left), allowed=allowed)
-    seen = replace(seen, groups=(seen.group, group), chosen=chosen, considered=(other, chosen),
-                   service=replace(seen.service, replicas=pods))  # fmt: skip
+    seen = changed(seen, groups=(seen.selection.group, group), chosen=chosen, considered=(other, chosen),
+                   service=replace(seen.state.service, replicas=pods))  # fmt: skip
     targets = PlacementTarget("h100", 4), PlacementTarget("left", group.size)
     return request_of(seen, replace(decide_sizes(seen), targets=targets))

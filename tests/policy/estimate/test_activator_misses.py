@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.domain.activator import NO_WAITS, SILENT, WAIT_EDGES, Activator, Waits
 from holdfast.domain.signals import HeldSample, History, RateSample
 from holdfast.policy.estimate.activator_misses import GONE_SECONDS, ActivatorMisses, Counted, account, from_history
-from holdfast.policy.estimate.slo_budget import Budget, Verdicts, amended, budget_from_history
+from holdfast.policy.estimate.slo_budget import Budget, Verdicts, add, budget_from_history
 from tests.builders import NOW, service
 
 SLO = service().spec.slo
@@ -41,7 +41,7 @@ def test_who_was_late_twice_is_bad_once() -> None:
     late = Activator(True, boot="boot", forwarded=(*NO_WAITS[:-1], 4))
     memory, judged = account(memory, late, EMPTY, SLO, NOW)
     assert (judged.total, memory.owed) == (Verdicts(0.0, 4.0), 4.0)
-    seen = amended(replace(judged, latest=Verdicts()), Verdicts(1.0, 3.0), NOW + 30.0)
+    seen = add(judged, Verdicts(1.0, 3.0), NOW + 30.0)
     memory, judged = account(memory, late, seen, SLO, NOW + 30.0)
     assert (judged.total.good, judged.total.bad) == (pytest.approx(0.0), pytest.approx(4.0))
     assert memory.owed == 0.0

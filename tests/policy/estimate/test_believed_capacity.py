@@ -32,7 +32,7 @@ from holdfast.policy.estimate.replica_capacity import Capacity, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.memory import Memory
-from holdfast_engine.model_figures import ModelFigures
+from holdfast_engine.law.model_figures import ModelFigures
 from tests.builders import (
     H100,
     L40S,
@@ -457,6 +457,7 @@ def gain_after(edited: ServiceSpec, rate: float = 6.0) -> float:
     [
         replace(SPEC, generation=2),
         replace(SPEC, generation=2, max_replicas=99, priority=3, pinned_replicas=4),
+        replace(SPEC, generation=2, slo=replace(SPEC.slo, classes=("premium",))),
         replace(SPEC, generation=2, accelerators=(replace(H100, cost_per_gpu_hour=9.0, max_replicas=3),)),
     ],
 )

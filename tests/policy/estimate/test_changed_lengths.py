@@ -86,6 +86,19 @@ def test_absurd_lengths_leave_finite_ones(tokens: float) -> None:
     assert found.prompt_mean >= 1.0
 
 
+def test_the_cached_share_holds_while_nothing_is_told_of_prompts_that_begin() -> None:
+    cached = interval(200.0, 1000.0).by_accelerator[0][1]
+    cached = replace(cached, cached_prompt_tokens=0.4 * cached.prompt_tokens)
+    untold = replace(cached, prompt_tokens=0.0, cached_prompt_tokens=9e5)
+    memory, found = Lengths(Sums()), set()
+    for tick, counts in enumerate([cached] * 40 + [untold] * 40 + [cached]):
+        seen = Traffic(SignalState.FRESH, interval_seconds=INTERVAL, by_accelerator=(("h100", counts),))
+        memory = observe_lengths(memory, judge(seen), NOW + tick * INTERVAL)
+        assert memory.cached_share == pytest.approx(0.4)
+        found.add(memory.changed_at)
+    assert found == {-math.inf}, "lengths never changed"
+
+
 def burst(*told: tuple[float, float, float, float], before: Lengths | None = None) -> list[Lengths]:
     """What is known in each interval: requests, mean prompt and answer, and how many wait at its end."""
     memory, at, found = before or known(), NOW + 40 * INTERVAL, []

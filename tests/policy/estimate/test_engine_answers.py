@@ -6,7 +6,7 @@ import math
 from dataclasses import astuple, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineFacts
@@ -92,6 +92,7 @@ def test_where_no_draft_is_accepted_every_answer_is_the_same_bit_for_bit(
 
 @settings(max_examples=25)
 @given(models, options, mixes, ttfts, tpots, st.floats(0.1, 4.0))
+@example("Qwen/Qwen3-8B", AcceleratorOption("h100"), LengthMix.from_means(20.0, 5.0), 1.0, 0.5, 2.0)
 def test_accepted_drafts_never_lower_what_a_replica_carries(
     model: str, option: AcceleratorOption, mix: LengthMix, ttft: float, tpot: float, accepted: float
 ) -> None:

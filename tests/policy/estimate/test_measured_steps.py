@@ -19,8 +19,8 @@ from holdfast.enginemodel.scheduler import SchedulerLimits
 from holdfast.policy.estimate.capacity_evidence import StepEvidence, measure_steps
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast_engine.leastsquares import TERMS, UNITS
-from holdfast_engine.rules import Limits, Objectives
+from holdfast_engine.law.leastsquares import TERMS, UNITS
+from holdfast_engine.objectives.rules import Limits, Objectives
 from tests.builders import OUTPUT_TOKENS, PROMPT_TOKENS, QWEN, accelerator, service, traffic
 from tests.fakes import GivenLimits
 

@@ -48,6 +48,7 @@ class World:
 
     of: ServiceBuilder = CHAT
     requests: Requests = field(default_factory=Requests)
+    batch_until: float = -math.inf
     size: int | None = None
     metrics: Callable[[float], bool] = lambda _: True
     answers: Callable[[float], bool] = lambda _: True
@@ -122,7 +123,9 @@ class World:
         seconds = 2.0 * TICK
         rate = self.requests.between(self.now - seconds, self.now) / seconds
         running = self.requests.between(self.now - 2.0, self.now)
-        return Traffic(SignalState.FRESH, "", seconds, 1.0, (("h100", counts(rate, seconds, running=float(running))),))
+        seen = counts(rate, seconds, running=float(running))
+        seen = dataclasses.replace(seen, batch=300.0 if self.now < self.batch_until else 0.0)
+        return Traffic(SignalState.FRESH, "", seconds, 1.0, (("h100", seen),))
 
 
 def asleep(**more: object) -> World:
@@ -224,6 +227,14 @@ def test_requests_in_flight_or_a_trickle_keep_the_last_replica() -> None:
     world.run(5400.0)
     assert [size for _, size in world.sizes] == [1]
     assert world.lost == 0
+
+
+def test_batch_keeps_the_last_replica_until_it_is_done_and_asks_for_no_second_one() -> None:
+    world = World(batch_until=NOW + 5400.0)
+    world.run(5400.0)
+    assert [size for _, size in world.sizes] == [1]
+    world.run(FIRST_SECONDS + 120.0)
+    assert world.size == 0
 
 
 @pytest.mark.parametrize(

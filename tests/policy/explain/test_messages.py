@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 from holdfast.act.apply import ForeignObject
 from holdfast.api.benchmark_summary import Failed, RunFigures, Summary, SweepFigures, TuneFigures
 from holdfast.api.conditions import ConditionType
+from holdfast.api.inference_pool import InferencePool, api_missing
 from holdfast.api.reasons import Reason
-from holdfast.control.benchmark_progress import Progress, begun, look, waiting
-from holdfast.control.benchmark_use import Standing, use_of
-from holdfast.control.limits_in_force import NOTHING_APPLIED, Watched, applied
-from holdfast.control.objects import correction
-from holdfast.control.report import invalid_status, with_adoption
+from holdfast.control.benchmarks.benchmark_progress import Progress, begun, look, waiting
+from holdfast.control.benchmarks.benchmark_use import Standing, use_of
+from holdfast.control.limits.limits_in_force import NOTHING_APPLIED, Watched, applied
+from holdfast.control.objects.objects import correction
+from holdfast.control.objects.router_problem import no_image, router_problem
+from holdfast.control.status.report import invalid_status, with_adoption
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
 from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, ReplicaPhase, Workload
@@ -40,10 +42,11 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
-from holdfast.observe import foreign_engines, mapping
-from holdfast.observe.adoption import TargetState, adopted
-from holdfast.observe.cluster import Invalid
-from holdfast.observe.ended import ended_from_pod
+from holdfast.observe.adoption.adoption import TargetState, adopted
+from holdfast.observe.objects import mapping
+from holdfast.observe.objects.cluster import Invalid
+from holdfast.observe.objects.ended import ended_from_pod
+from holdfast.observe.signals import foreign_engines
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.estimate.benchmarked_capacity import Scaled
@@ -72,8 +75,9 @@ from holdfast.policy.transition.sizes import decide_sizes
 from holdfast.policy.view import View
 from holdfast.render.refusals import refusal_told
 from tests.builders import NOW, ServiceBuilder, ServiceView, accelerator, no_traffic, replicas, traffic
+from tests.control.parts import llmservice, parts, with_router
 from tests.observe.foreign import deployment, owned, service
-from tests.policy.views import CHAT, sized, stock, view
+from tests.policy.views import CHAT, changed, sized, stock, view
 
 Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, False, 1000.0)
@@ -243,6 +247,9 @@ FLOOD = Supply(
 
 
 TAKEN = {"kind": "Service", "metadata": {"namespace": "prod", "name": "chat"}}
+ROUTED = parts(llmservice(router={}), ready={"h100": 2})
+(UNROUTED,) = router_problem(with_router(ROUTED, away_since=30.0), 90.0)
+(UNROUTED_WITHOUT_IMAGE,) = no_image(ROUTED, has_router=False)
 FORBIDDEN = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
 (PODS_REFUSED,) = mapping.problems_from_deployment(
     {"metadata": {"name": "chat-h100"}, "status": {"conditions": [FORBIDDEN]}}
@@ -290,7 +297,7 @@ def set_back(manager: str) -> View:
     """A size that was set back three times."""
     fought = SetBacks((NOW,) * 3, manager, Workload("chat-h100"), NOW, 3600.0)
     seen = view(of=CHAT.recommending())
-    return replace(seen, supply=replace(seen.supply, set_backs=fought))
+    return changed(seen, supply=replace(seen.state.supply, set_backs=fought))
 
 
 def unseen(state: SignalState, detail: str = "") -> View:
@@ -327,14 +334,19 @@ def last_guard(seen: View) -> Told:
 
 
 def pinned(seen: View) -> Told:
-    assert seen.spec.pinned_replicas is not None
-    told = pinned_verdict(seen, seen.spec.pinned_replicas)
+    assert seen.state.spec.pinned_replicas is not None
+    told = pinned_verdict(seen, seen.state.spec.pinned_replicas)
     return str(told.reason), told.message
 
 
 def recommended(seen: View) -> Told:
-    told = recommend_verdict(seen)
+    told = recommend_verdict(seen.state, seen.selection, seen.minimum)
     return str(told.reason), told.message
+
+
+def set_back_because(seen: View) -> Told:
+    reason, message = recommended_because(seen.state)
+    return str(reason), message
 
 
 def corrected(*objects: str) -> Callable[[View], Told]:
@@ -342,7 +354,7 @@ def corrected(*objects: str) -> Callable[[View], Told]:
 
 
 def queue_limit(seen: View) -> Told:
-    found = follow(seen, sized(4))
+    found = follow(seen.state, seen.load, seen.selection, sized(4))
     assert found is not None
     return str(Reason.QUEUE_LIMIT_CHANGED), found.message
 
@@ -418,8 +430,8 @@ def filling(**more: object) -> View:
     """Replicas whose cache will be full within the lead time."""
     known = KvCache(350_000.0, 4_000.0, 90.0, NOW, each_tokens=1_500.0, usual_tokens=800.0, running=230.0)
     found = view(supply=Supply(45.0, kv_cache=known), **more)
-    belief = replace(found.chosen.belief, facts=EngineFacts(kv_tokens=100_000.0))
-    return replace(found, chosen=replace(found.chosen, belief=belief))
+    belief = replace(found.selection.belief, facts=EngineFacts(kv_tokens=100_000.0))
+    return changed(found, chosen=replace(found.selection.chosen, belief=belief))
 
 
 def missed(group: Group | None = None, **more: object) -> View:
@@ -455,7 +467,7 @@ SOME = Activator(True, waiting=3, oldest_seconds=20.0)
 def recalled(gap: Gap, **more: object) -> View:
     """A service of a month, of whose window the last ten minutes are known."""
     known = Budget(window_seconds=3600.0, since=NOW - 600.0, gap=gap)
-    old = replace(view().service, born_at=NOW - 2_592_000.0)
+    old = replace(view().state.service, born_at=NOW - 2_592_000.0)
     return view(service=old, demand=Demand(budget=known), **more)
 
 
@@ -547,6 +559,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, no such model": (READY, failing(pod(**ended("RepositoryNotFoundError: 404 Client Error. qwen/none")))),
     "Ready, gated model": (READY, failing(pod(**ended("OSError: You are trying to access a gated repo.")))),
     "Ready, no hub": (READY, failing(pod(**ended("OSError: We couldn't connect to 'https://huggingface.co'")))),
+    "Ready, no such adapter": (
+        READY,
+        failing(pod(**ended("holdfast launcher: adapter sql cannot be loaded: its rank is 64"))),
+    ),
     "Ready, full disk": (READY, failing(pod(**ended("OSError: [Errno 28] No space left on device")))),
     "Ready, no such Secret": (READY, cannot_start("CreateContainerConfigError", 'secret "hf" not found')),
     "Ready, no such key": (
@@ -559,6 +575,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, write refused": (
         READY,
         stopped_by(Reason.APPLY_FAILED, f"the API server rejected Service chat: {refusal_told('port is taken')}"),
+    ),
+    "Ready, no API for an InferencePool": (
+        READY,
+        stopped_by(Reason.API_MISSING, api_missing(InferencePool.model_validate({"endpointPicker": {"name": "epp"}}))),
     ),
     "Ready, not understood": (invalid, view()),
     "Ready, held by a finalizer": (leaving, view()),
@@ -625,7 +645,7 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "ScalingActive, capped priority": (SCALING, view(of=CAPPED, **needing(4))),
     "ScalingActive, pinned with a capped priority": (SCALING, view(of=CAPPED.pinned_to(3))),
     "MetricsAvailable": (METRICS, view()),
-    "MetricsAvailable, late": (METRICS, view(seen=replace(view().seen, late_seconds=45.0))),
+    "MetricsAvailable, late": (METRICS, view(seen=replace(view().state.seen, late_seconds=45.0))),
     "MetricsAvailable, no answer": (METRICS, unseen(SignalState.UNREACHABLE)),
     "MetricsAvailable, absent": (METRICS, unseen(SignalState.ABSENT, "no replica is ready yet")),
     "MetricsAvailable, stale": (METRICS, view(seen=STALE)),
@@ -753,6 +773,21 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         STALLED,
         view(service=replace(ServiceView(CHAT).snapshot(), lost_fields=("spec.accelerators[].spot", "spec.slo.e2e"))),
     ),
+    "Stalled, no API for an InferencePool": (
+        condition("Stalled"),
+        stopped_by(
+            Reason.API_MISSING, api_missing(InferencePool.model_validate({"endpointPicker": {"name": "epp"}})), 2
+        ),
+    ),
+    "Stalled, no router": (
+        condition("Stalled"),
+        stopped_by(Reason.ROUTER_UNAVAILABLE, UNROUTED.message, 2),
+    ),
+    "Ready, no router": (READY, stopped_by(Reason.ROUTER_UNAVAILABLE, UNROUTED.message, 2)),
+    "Stalled, no router, without an image": (
+        condition("Stalled"),
+        stopped_by(Reason.ROUTER_UNAVAILABLE, UNROUTED_WITHOUT_IMAGE.message, 2),
+    ),
     "Stalled, no such time zone": (condition("Stalled"), view(of=CHAT.with_schedules(replace(OFFICE, zone=None)))),
     "down, idle": (verdict, resting(group=running(1), seen=QUIET)),
     "hold, asleep": (verdict, resting()),
@@ -843,8 +878,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
         ConditionType.SCALING_ACTIVE, TargetState(deployment(), autoscaler="HorizontalPodAutoscaler web")
     ),
     "ScalingActive, target with an owner": of_target(ConditionType.SCALING_ACTIVE, TargetState(owned())),
-    "ScalingActive, set back": (recommended_because, set_back("argocd-controller")),
-    "ScalingActive, set back by an HPA": (recommended_because, set_back("kube-controller-manager")),
+    "ScalingActive, set back": (set_back_because, set_back("argocd-controller")),
+    "ScalingActive, set back by an HPA": (set_back_because, set_back("kube-controller-manager")),
     "FastLoopActive, target": of_target(ConditionType.FAST_LOOP_ACTIVE, TargetState(deployment())),
 }
 GOLDEN = Path(__file__).parents[2] / "golden" / "messages.txt"
@@ -886,7 +921,7 @@ def test_no_message_says_that_less_is_expected_than_arrives(
 def test_passing_time_and_drifting_figures_alone_change_no_condition() -> None:
     """Nothing is written while nothing happens."""
     before = view(**needing(4), **load(19.0))
-    for moved in (replace(before, now=NOW + 5.0), view(**needing(4), **load(18.2, q=0.89))):
+    for moved in (changed(before, now=NOW + 5.0), view(**needing(4), **load(18.2, q=0.89))):
         assert conditions(moved, decide_sizes(moved)) == conditions(before, decide_sizes(before))
 
 

@@ -32,7 +32,7 @@ from tests.builders import (
     traffic,
 )
 from tests.policy.fluid import FluidCluster, Pod, steps
-from tests.policy.views import view
+from tests.policy.views import changed, view
 
 TIMING = Timing(5.0, 15.0)
 CHAT = service().with_replicas_between(1, 20)
@@ -303,5 +303,6 @@ def test_beside_spot_those_without_a_node_go_only_where_a_hung_one_does(lost_on:
     whole, left = together(groups, "h100-spot", pair)
     option = accelerator("h100-spot", spot=True)
     calm = view(of=CHAT, option=option)
-    seen = replace(calm, group=whole, others=left, groups=groups, chosen=replace(calm.chosen, pair=pair))
+    chosen = replace(calm.selection.chosen, pair=pair)
+    seen = changed(calm, group=whole, others=left, groups=groups, chosen=chosen)
     assert tuple(target.replicas for target in decide_sizes(seen).targets) == after

@@ -22,7 +22,7 @@ from holdfast.policy.sizing.guards import Proposal, within_the_accelerators_maxi
 from tests.builders import ServiceBuilder, ServiceView, a_snapshot, accelerator, node, replicas, service, sizes, traffic
 from tests.policy.fluid import FixedRates, FluidCluster, steps
 from tests.policy.placement.test_accelerator_choice import OUT
-from tests.policy.views import view
+from tests.policy.views import changed, view
 
 SPOT = accelerator("h100-spot", cost_per_gpu_hour=1.0, spot=True)
 REGULAR = accelerator("h100", cost_per_gpu_hour=3.0)
@@ -166,7 +166,7 @@ def test_the_maximum_of_an_accelerator_holds_beside_another_whatever_the_floor(
     pair: Pair, most: int, after: int
 ) -> None:
     seen = view(option=replace(REGULAR, max_replicas=most))
-    seen = replace(seen, chosen=replace(seen.chosen, pair=pair))
+    seen = changed(seen, chosen=replace(seen.selection.chosen, pair=pair))
     bound = within_the_accelerators_maximum(Proposal(seen, 4, after))
     found = after if bound is None else bound.replicas
     assert found - pair.share(found) <= most

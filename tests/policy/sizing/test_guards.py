@@ -9,10 +9,13 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
+from holdfast.domain.service import Slo
 from holdfast.domain.signals import MissingHistory, SignalState
 from holdfast.domain.valid_traffic import judge
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.capacity_request import Allocation
+from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.flapping import Flapping, remember_change
 from holdfast.policy.estimate.forecast import Forecast
@@ -20,7 +23,7 @@ from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.replica_capacity import Correction
 from holdfast.policy.estimate.scale_to_zero import Slumber
 from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimum, ScheduledMinimums
-from holdfast.policy.estimate.slo_budget import SloState
+from holdfast.policy.estimate.slo_budget import Budget, SloState
 from holdfast.policy.health.backoff import Backoff, Backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.health.sick import Sick, Symptom
@@ -29,7 +32,7 @@ from holdfast.policy.sizing import guards
 from holdfast.policy.sizing.guards import GUARDS, Guard, Proposal, apply_guards
 from holdfast.policy.view import Bound, View
 from tests.builders import NOW, accelerator, no_traffic, replicas
-from tests.policy.views import CHAT, view
+from tests.policy.views import CHAT, changed, view
 
 DOWN, UP, STAY = (4, 2), (4, 6), (4, 4)
 
@@ -40,10 +43,16 @@ def asked(guard: Guard, sizes: tuple[int, int], seen: View) -> Bound | None:
 
 BURNING = SloState(0.9, -9.0, True, False, 1000.0)
 STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 60 s old"))
-WITHOUT_HISTORY = replace(view(), service=replace(view().service, missing_history=MissingHistory()))
+WITHOUT_HISTORY = view(service=replace(view().state.service, missing_history=MissingHistory()))
 UNOBSERVED = Group("h100", size=4, exists=True, observed=False)
 ROLLING = Group("h100", size=4, exists=True, rolling_out=True)
 SHORT = Group("h100", size=4, exists=True, ready=replicas(3), short=replicas(1))
+
+
+def numbered(*ready: int) -> Group:
+    """Four groups of pods, of which these serve and the others wait for nodes."""
+    serving = tuple(replace(replica, number=number) for replica, number in zip(replicas(4), ready, strict=False))
+    return Group("h100", size=4, exists=True, ready=serving, short=replicas(4 - len(ready)))
 
 
 def ended_pods(asked: int) -> Supply:
@@ -64,8 +73,22 @@ A_GUESS = Correction(NormalBelief(deviation=1.2))
 
 CAME_LATELY = view(peaks=Peaks(((NOW, 5.0),), NOW - 3600.0, ((NOW - 900.0, 14.0), (NOW, 5.0))), return_seconds=1000.0)
 """Three replicas carry what came a quarter of an hour ago: 630 requests within a lead time."""
-FOR_A_MONTH = view(of=CHAT.with_window(30 * 86_400.0)).service
+FOR_A_MONTH = view(of=CHAT.with_window(30 * 86_400.0)).state.service
 SPENT = SloState(0.99, 0.0, False, False, 5.0 * 30 * 86_400.0)
+
+MONTHLY = Slo(0.5, 0.03, 0.99, 30 * 86_400.0)
+TIERS = replace(MONTHLY, classes=(replace(MONTHLY, ttft_seconds=0.0001, name="premium"),))
+CALM = SloState(1.0, 1.0, False, False, SPENT.judged)
+
+
+def helpless(own: SloState, premium: SloState) -> View:
+    """The view of `CAME_LATELY`, where a class cannot be met by any number of replicas."""
+    met = ReplicaRate(5.0, "TPOT", True, 0.8)
+    rate = replace(met, feasible=False, slo=TIERS, by_class=(met, replace(met, feasible=False)), name="premium")
+    chosen = CAME_LATELY.selection.chosen
+    classes = (ClassState(TIERS, Budget(), own), ClassState(TIERS.classes[0], Budget(), premium))
+    return changed(CAME_LATELY, chosen=replace(chosen, belief=replace(chosen.belief, rate=rate)), classes=classes)
+
 
 # guard, what it sees, how it bounds down (4 -> 2) and up (4 -> 6); None: no objection
 TABLE: list[tuple[Guard, View, int | None, int | None]] = [
@@ -88,22 +111,35 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.no_rollout_runs, view(group=replace(ROLLING, ready=replicas(2), short=replicas(2))), None, None),
     (guards.nothing_starts, view(starting=True), 4, None),
     (guards.nothing_burns, view(slo=BURNING), 4, None),
+    (guards.nothing_burns, helpless(CALM, BURNING), None, None),
+    (guards.nothing_burns, helpless(BURNING, replace(BURNING, budget_remaining=-99.0)), 4, None),
     (guards.held_long_enough, view(), None, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 5.0),), NOW - 74.0)), 4, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 14.0),), NOW - 3600.0)), 3, None),
     (guards.held_long_enough, view(peaks=Peaks(((NOW, 99.0),), NOW - 3600.0)), 4, None),
+    (guards.held_long_enough, view(of=CHAT.adopting(), idle_seconds=3601.0), 4, None),
+    (guards.held_long_enough, view(of=CHAT.adopting(), idle_seconds=3600.0), None, None),
+    (guards.held_long_enough, view(of=CHAT.adopting(), idle_seconds=3601.0, correction=KNOWN), None, None),
     (guards.no_load_returns, view(), None, None),
     (guards.no_load_returns, CAME_LATELY, 3, None),
-    (guards.no_load_returns, replace(CAME_LATELY, slumber=Slumber.ASLEEP), None, None),
-    (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH), None, None),
-    (guards.no_load_returns, replace(CAME_LATELY, service=FOR_A_MONTH, slo=SPENT), 3, None),
-    (guards.no_load_returns, replace(CAME_LATELY, forecast=None), None, None),
+    (guards.no_load_returns, changed(CAME_LATELY, slumber=Slumber.ASLEEP), None, None),
+    (guards.no_load_returns, changed(CAME_LATELY, service=FOR_A_MONTH), None, None),
+    (guards.no_load_returns, changed(CAME_LATELY, service=FOR_A_MONTH, slo=SPENT), 3, None),
+    (guards.no_load_returns, helpless(CALM, SPENT), None, None),
+    (guards.no_load_returns, helpless(SPENT, BURNING), 3, None),
+    (guards.no_load_returns, changed(CAME_LATELY, forecast=None), None, None),
     (guards.no_floor_is_near, view(), None, None),
     (guards.no_floor_is_near, view(scheduled=ScheduledMinimums(kept=ScheduledMinimum(3, "by the schedule"))), 3, None),
+    (guards.groups_that_serve_stay, view(group=SHORT), None, None),
+    (guards.groups_that_serve_stay, view(group=numbered(0, 1)), None, None),
+    (guards.groups_that_serve_stay, view(group=numbered(0, 2, 3)), 3, None),
+    (guards.groups_that_serve_stay, view(group=numbered(3)), 4, None),
+    (guards.groups_that_serve_stay, view(group=numbered()), None, None),
     (guards.accelerators_can_be_had, view(group=SHORT), None, 4),
     (guards.step_is_bounded, view(), None, None),
     (guards.within_what_others_leave, view(), None, None),
     (guards.within_what_others_leave, view(allocation=Allocation(5, "others come first")), None, 5),
+    (guards.within_what_others_leave, view(allocation=Allocation(1, "others"), group=numbered(3)), None, 4),
     (guards.at_least_the_minimum, view(of=CHAT.with_replicas_between(3, 10)), 3, None),
     (guards.at_most_the_maximum, view(of=CHAT.with_replicas_between(2, 5)), None, 5),
     (guards.within_the_budget, view(), None, None),
@@ -121,6 +157,7 @@ TABLE: list[tuple[Guard, View, int | None, int | None]] = [
     (guards.no_flood_of_ended_pods, view(), None, None),
     (guards.no_flood_of_ended_pods, view(supply=ended_pods(asked=5)), None, 4),
     (guards.no_flood_of_ended_pods, view(supply=ended_pods(asked=0)), None, None),
+    (guards.no_flood_of_ended_pods, view(supply=ended_pods(asked=5), group=numbered(3)), None, 4),
     (guards.within_the_accelerators_maximum, view(option=accelerator("h100", max_replicas=5)), None, 5),
 ]
 

@@ -22,7 +22,7 @@ from holdfast.policy.transition.pinned import pinned_verdict, share_out
 from holdfast.policy.view import Bound
 from tests.builders import ServiceBuilder, accelerator, replicas, service
 from tests.policy.fluid import FluidCluster, steps
-from tests.policy.views import view
+from tests.policy.views import changed, view
 
 H100 = accelerator("h100", cost_per_gpu_hour=3.0)
 L40S = accelerator("l40s", cost_per_gpu_hour=1.0)
@@ -170,7 +170,9 @@ def test_on_the_way_no_bound_is_broken_further_something_comes_and_no_more_are_s
     ready = {group.accelerator: len(group.ready) for group in groups}
     goal, cost = share_out(spec, now, spec.accelerators, wanted), allowance(spec).cost
     seen = view(of=ServiceBuilder(spec).pinned_to(wanted), groups=tuple(groups))
-    sizes, _ = next_sizes(seen, migration_to(seen, goal, pinned=True))
+    sizes, _ = next_sizes(
+        seen.state, seen.selection, migration_to(seen.state, seen.selection, seen.minimum, goal, pinned=True)
+    )
     assert sum(sizes.values()) <= max(spec.max_replicas, wanted)
     served = {name: min(ready.get(name, 0), count) for name, count in goal.items()}
     stays = {name: min(ready.get(name, 0), count) for name, count in sizes.items()}
@@ -198,10 +200,10 @@ def renamed(serving: tuple[Replica, ...], new: Group) -> dict[str, int]:
     """Sizes that follow for two pinned replicas under another name, which only one node has, and which proved short."""
     old = Group("old", size=len(serving), exists=True, ready=serving)
     seen = view(of=service().pinned_to(2), groups=(old, new), group=new, others=(old,))
-    option = replace(seen.chosen, room=Room(0, frozenset({"node-1"}), 1))
-    short = Backoff("h100", seen.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, elsewhere=2)
-    supply = replace(seen.supply, backoffs=Backoffs((short,)))
-    verdict = pinned_verdict(replace(seen, considered=(option,), chosen=option, supply=supply), 2)
+    option = replace(seen.selection.chosen, room=Room(0, frozenset({"node-1"}), 1))
+    short = Backoff("h100", seen.state.now + 600.0, 600.0, Reason.INSUFFICIENT_GPUS, "", asked=2, elsewhere=2)
+    supply = replace(seen.state.supply, backoffs=Backoffs((short,)))
+    verdict = pinned_verdict(changed(seen, considered=(option,), chosen=option, supply=supply), 2)
     return {target.accelerator: target.replicas for target in verdict.targets}
 
 

@@ -11,13 +11,14 @@ from itertools import pairwise
 import pytest
 
 from holdfast.domain.cluster import QueueLimit
+from holdfast.domain.decision import QueueLimitTarget
 from holdfast.domain.node_inventory import Room
 from holdfast.enginemodel.replica_model import queue_limit_tokens
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.queue_limit import DIFFERS, PAUSE_SECONDS, follow
 from holdfast.policy.view import View
 from tests.builders import NOW, ServiceBuilder, accelerator
-from tests.policy.views import CHAT, STOCK, sized, stock
+from tests.policy.views import CHAT, STOCK, changed, sized, stock
 
 FAR = QueueLimit(41_000)
 STEADY = sized(4)
@@ -29,13 +30,17 @@ def right(slowness: float) -> int:
     return found
 
 
+def followed(seen: View, sizes: Sizes) -> QueueLimitTarget | None:
+    return follow(seen.state, seen.load, seen.selection, sizes)
+
+
 def fast(seen: View) -> View:
-    belief = replace(seen.chosen.belief, fast_loop=True)
-    return replace(seen, chosen=replace(seen.chosen, belief=belief))
+    belief = replace(seen.selection.belief, fast_loop=True)
+    return changed(seen, chosen=replace(seen.selection.chosen, belief=belief))
 
 
 def test_a_limit_that_is_far_from_the_measured_one_is_changed_and_the_message_says_why() -> None:
-    found = follow(stock(FAR), STEADY)
+    found = followed(stock(FAR), STEADY)
     assert found is not None
     assert (found.accelerator, found.limit.tokens) == ("h100", right(7.0))
     assert found.message == (
@@ -46,7 +51,7 @@ def test_a_limit_that_is_far_from_the_measured_one_is_changed_and_the_message_sa
 
 @pytest.mark.parametrize("limit", [QueueLimit(None), QueueLimit(0)])
 def test_engines_that_were_started_without_a_limit_get_one(limit: QueueLimit) -> None:
-    assert follow(stock(limit, slowness=1.0), STEADY) is not None
+    assert followed(stock(limit, slowness=1.0), STEADY) is not None
 
 
 @pytest.mark.parametrize(
@@ -95,24 +100,24 @@ def test_engines_that_were_started_without_a_limit_get_one(limit: QueueLimit) ->
     ],
 )
 def test_the_limit_stays(seen: View, sizes: Sizes) -> None:
-    assert follow(seen, sizes) is None
+    assert followed(seen, sizes) is None
 
 
 def test_without_a_free_gpu_the_other_replicas_must_carry_the_load() -> None:
     none = Room(0, frozenset(), STEADY)
-    assert follow(stock(FAR, room=none, demand_rps=15.0), STEADY) is not None
-    assert follow(stock(FAR, room=none, demand_rps=15.1), STEADY) is None
+    assert followed(stock(FAR, room=none, demand_rps=15.0), STEADY) is not None
+    assert followed(stock(FAR, room=none, demand_rps=15.1), STEADY) is None
 
 
 def test_a_free_gpu_is_used_even_if_capacity_is_short() -> None:
-    assert follow(stock(FAR, demand_rps=1000.0), STEADY) is not None
+    assert followed(stock(FAR, demand_rps=1000.0), STEADY) is not None
 
 
 def hours(slowness: Callable[[float], float], times: Iterable[float]) -> list[tuple[float, int]]:
     """Changes of the limit, in seconds and tokens, where each is carried out at once."""
     limit, changes = QueueLimit(41_000), []
     for at in times:
-        found = follow(stock(limit, slowness(at), now=NOW + at), STEADY)
+        found = followed(stock(limit, slowness(at), now=NOW + at), STEADY)
         if found is not None:
             limit = found.limit
             assert limit.tokens is not None
@@ -134,5 +139,5 @@ def test_a_belief_that_jumps_all_the_time_changes_the_limit_once_an_hour_at_most
 
 
 def test_a_change_that_is_not_written_yet_stays_the_same_for_minutes() -> None:
-    found = {follow(stock(FAR, now=NOW + at), STEADY) for at in range(1, 600, 5)}
+    found = {followed(stock(FAR, now=NOW + at), STEADY) for at in range(1, 600, 5)}
     assert len(found) == 1

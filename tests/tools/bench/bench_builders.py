@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
 
 PNG = b"\x89PNG\r\n\x1a\n"
 """How every such file begins."""

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from holdfast.tools.bench.arrival import SO_TIMESTAMPNS, StampedTransport, moment, stamped_socket
+from holdfast.tools.bench.generators.arrival import SO_TIMESTAMPNS, StampedTransport, moment, stamped_socket
 
 STAMP = (socket.SOL_SOCKET, SO_TIMESTAMPNS, struct.pack("@qq", 1000, 500_000_000))
 

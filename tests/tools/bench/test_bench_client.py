@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.tools.bench.client import OwnGenerator, delay_exceeded
-from holdfast.tools.bench.load_generator import Api, Endpoint, Load, Planned, PromptKind, Run
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.generators.client import OwnGenerator, delay_exceeded
+from holdfast.tools.bench.load.load_generator import Api, Endpoint, Load, Planned, PromptKind, Run
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
 from tests.fakes import RawServer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -246,6 +246,26 @@ async def test_what_is_asked_for_has_the_wanted_length_in_either_api() -> None:
     assert "ignore_eos" not in chat
     assert (chat["max_tokens"], chat["stream"], chat["stream_options"]) == (9, True, {"include_usage": True})
     assert [head.split()[1] for head in server.heads] == ["/v1/completions", "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("kind", [{}, {"prompts": PromptKind.IDS}, {"api": Api.CHAT}])
+async def test_prompts_of_a_session_begin_alike_and_a_header_names_it(kind: dict[str, Any]) -> None:
+    async with RawServer(GOOD) as server:
+        await send(server.url, [Planned(0.0, 40, 9)] * 24, sessions=3, prefix_tokens=30, **kind)
+        await send(server.url, [Planned(0.0, 4, 9)], sessions=3, prefix_tokens=30, **kind)
+    *prompts, short = [_prompt(json.loads(body)) for body in server.bodies]
+    sessions = [
+        next(line for line in head.split("\r\n") if line.startswith("X-Session-Id")) for head in server.heads[:-1]
+    ]
+    assert len(set(sessions)) == 3
+    assert len({(name, *prompt[:30]) for name, prompt in zip(sessions, prompts, strict=True)}) == 3
+    assert len({tuple(prompt) for prompt in prompts}) == 24
+    assert len(short) == 4
+
+
+def _prompt(body: dict[str, Any]) -> list[Any]:
+    told = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+    return told.split() if isinstance(told, str) else told
 
 
 def test_a_rare_long_stall_delays_as_many_events_as_come_in_it() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import build_parser, main
-from holdfast.tools.bench import records
-from holdfast.tools.bench.records import RequestOutcome
+from holdfast.tools.bench.load import records
+from holdfast.tools.bench.load.records import RequestOutcome
 from tests.emulator.emulator_builders import MODEL, engine
 from tests.fakes import RawServer
 from tests.tools.bench.bench_builders import PNG, record, steady
@@ -269,6 +269,21 @@ async def test_a_model_that_is_not_served_and_an_endpoint_that_is_not_there_are_
         (("--rate", "1", "--plot", "x.html", "--plot", "no/x.png"), "--plot no/x.png: the folder does not exist"),
         (("--rate", "1", "--kv-model", "nobody/knows"), "argument --kv-model"),
         (("--rate", "1", "--api", "chat", "--prompts", "ids"), "give --api completions"),
+        (("--rate", "1", "--prefix-tokens", "9"), "give --sessions too"),
+        (("--rate", "1", "--sessions", "2", "--prefix-tokens", "512"), "prompts have 512 tokens"),
+        (("--latency", "--sessions", "2"), "prompts have 32 tokens"),
+        (("--rate", "1", "--sessions", "100000", "--prefix-tokens", "1000"), "at most 10,000,000 tokens in all"),
+        (("--rate", "1", "--sessions", "2", "--generator", "vllm"), "--sessions cannot be combined"),
+        (("--rate", "1", "--class", "a=60%", "--class", "b=60%"), "the shares sum to 120 %: lower them"),
+        (("--rate", "1", "--class", "a=10%", "--class", "a=20%"), "--class a: given twice"),
+        (("--rate", "1", "--class", "Up=10%"), "a DNS label"),
+        (("--rate", "1", "--class", "=10%"), "a DNS label"),
+        (("--rate", "1", "--class", "a"), "not a percentage"),
+        (("--rate", "1", "--class", "a=nan%"), "not a percentage"),
+        (("--rate", "1", "--class", "a=0%"), "give a share above 0%"),
+        (("--rate", "1", "--class", "a=10%:ttft=0s"), "each above 0"),
+        (("--rate", "1", "--class", "a=10%", "--generator", "vllm"), "--class cannot be combined"),
+        (("--compare-batching", "2", "--class", "a=10%"), "--class cannot be combined with --compare-batching"),
         (("--rate", "1", "--prompt-tokens", "0"), "argument --prompt-tokens"),
         (("--rate", "0.001", "--duration", "1ms"), "no request arrives"),
     ],

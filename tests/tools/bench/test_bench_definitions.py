@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.enginemodel.catalog import find_model
-from holdfast.tools.bench import definitions
-from holdfast.tools.bench.load_generator import LatencyBounds
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord, impossible
+from holdfast.tools.bench.figures import definitions
+from holdfast.tools.bench.load.load_generator import LatencyBounds
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord, impossible
 from tests.tools.bench.bench_builders import record
 
 NUMBERS = st.floats(-1e3, 1e3) | st.sampled_from([math.nan, math.inf, -math.inf])

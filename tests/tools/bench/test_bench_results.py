@@ -13,13 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tools.bench import page, records, report, window
-from holdfast.tools.bench.engine import EngineSample, reported
-from holdfast.tools.bench.load_generator import Client, LatencyBounds
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.results import as_json, measure
-from holdfast.tools.bench.thresholds import Threshold
-from holdfast.twin.inputs import BadInput
+from holdfast.tools.bench.figures import window
+from holdfast.tools.bench.figures.engine import EngineSample, reported
+from holdfast.tools.bench.figures.results import as_json, measure
+from holdfast.tools.bench.figures.thresholds import Threshold
+from holdfast.tools.bench.load import records
+from holdfast.tools.bench.load.load_generator import Client, LatencyBounds
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.pages import page, report
+from holdfast.tools.bench.pages.picture import headline, reach
+from holdfast.twin.scenarios.inputs import BadInput
 from tests.tools.bench.bench_builders import record, steady
 
 
@@ -249,3 +252,41 @@ def test_a_file_of_records_that_is_empty_or_missing_is_refused(tmp_path: Path) -
         records.read(lines_of(tmp_path / "empty", []))
     with pytest.raises(BadInput, match="cannot be read"):
         records.read(tmp_path / "missing")
+
+
+def test_requests_under_way_are_weighed_by_how_long_they_were_so_many() -> None:
+    """One for 8 s, and nine for 2 s: their mean over the moments of arrivals would be far higher."""
+    records = [record((10.0,)), *(record((2.0,), at=4.0) for _ in range(8))]
+    found = measure(records, LatencyBounds(), 0.0, 0.0).under_way
+    assert found.mean == pytest.approx((1 * 8.0 + 9 * 2.0) / 10.0)
+    assert (found.p50, found.p90, found.most) == (1.0, 9.0, 9.0)
+
+
+def test_without_a_sane_moment_nobody_is_known_to_be_under_way() -> None:
+    assert math.isnan(measure([record((1.0,), ended_at=math.nan)], LatencyBounds(), 0.0, 0.0).under_way.mean)
+
+
+def test_the_picture_says_what_arrived_and_the_verdict() -> None:
+    late = [record([2.0], at=50.0 + number, index=100 + number) for number in range(2)]
+    found = measure([*steady(98, gap=0.5), *late], LatencyBounds(ttft_seconds=1.0), 0.0, 0.0)
+    assert headline(found, 0.99).endswith("98 of 100 requests good (98 %, objective 99 %)")
+    assert "req/s: " in headline(found, 0.99)
+    assert headline(measure([], LatencyBounds()), 0.99) == "0 of 0 requests good (none)"
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "top"),
+    [
+        ([100.0] * 999 + [9000.0], math.inf, 125.0),
+        ([100.0] * 100, 180.0, 198.0),
+        ([100.0] * 100, 500.0, 125.0),
+        ([], 500.0, 550.0),
+        ([], math.inf, 1.0),
+        ([math.nan, math.inf], math.inf, 1.0),
+        ([0.0] * 10, math.inf, 1.0),
+    ],
+)
+def test_an_axis_reaches_the_99th_percentile_and_a_bound_that_is_near(
+    values: list[float], limit: float, top: float
+) -> None:
+    assert reach(np.array(values), limit) == pytest.approx(top)

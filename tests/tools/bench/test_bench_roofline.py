@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.enginemodel.catalog import AcceleratorShape, find_accelerator
-from holdfast.tools.bench import report, roofline
-from holdfast.tools.bench.engine import EngineSample, read_sample, reported
-from holdfast.tools.bench.load_generator import LatencyBounds
-from holdfast.tools.bench.results import Results, as_json, measure
-from holdfast.tools.bench.roofline import GpuWork
-from holdfast.tools.bench.summary import of_run
+from holdfast.domain.engine import StepSums
+from holdfast.enginemodel.catalog import AcceleratorShape, find_accelerator, find_model
+from holdfast.enginemodel.phases import GpuWork
+from holdfast.tools.bench.figures import roofline
+from holdfast.tools.bench.figures.engine import EngineSample, read_sample, reported
+from holdfast.tools.bench.figures.results import Results, as_json, measure
+from holdfast.tools.bench.figures.summary import of_run
+from holdfast.tools.bench.load.load_generator import LatencyBounds
+from holdfast.tools.bench.pages import report
 from tests.tools.bench.bench_builders import steady
 
 L40S = find_accelerator("l40s")
@@ -64,6 +66,77 @@ def test_beyond_the_ridge_compute_binds_and_below_it_memory(flops: float, bound:
     summary = of_run(results(work)).run
     assert summary is not None
     assert summary.compute_bound is (bound == "compute")
+
+
+STEPS = """vllm:kv_cache_usage_perc{engine="0"} 0.25
+holdfast:step_sums_total{model_name="m",engine="0",term="one"} %d
+holdfast:step_sums_total{model_name="m",engine="0",term="decodes"} %g
+holdfast:step_sums_total{model_name="m",engine="0",term="kv"} %g
+holdfast:step_sums_total{model_name="m",engine="0",term="seconds"} %g
+holdfast:limits{model_name="m",engine="0",name="tokens_per_step"} 2048
+"""
+LAW = "".join(
+    f'holdfast:step_law{{model_name="m",engine="0",coefficient="{name}"}} {value}\n'
+    for name, value in {"c0": 0.02, "c1": 2e-5, "c2": 1e-4, "c3": 1e-8, "c4": 0.0, "launch_decodes": 0.001}.items()
+)
+
+
+def phased(*pages: str) -> Results:
+    """A run of Qwen3-8B during which the plugin's metrics were these."""
+    looks = [read_sample(page, float(at)) for at, page in enumerate(pages)]
+    engine = reported([look for look in looks if look is not None])
+    model = find_model("Qwen/Qwen3-8B")
+    return replace(measure(steady(100), LatencyBounds()), engine=engine, kv_model=model, accelerator=L40S)
+
+
+def test_each_phase_has_its_place_by_the_steps_that_the_plugin_counts_and_its_law() -> None:
+    found = phased(STEPS % (100, 16.0, 0.16, 2.0) + LAW, STEPS % (200, 32.0, 0.32, 4.0) + LAW)
+    assert found.engine is not None
+    assert found.engine.sums == StepSums(100.0, 0.0, 1600.0, 16_000.0, 0.0, 2.0)
+    told = dict(report.rates(found))
+    assert "roofline" not in told, "vLLM itself counts nothing here"
+    assert told["roofline, decode"].startswith("memory-bound on l40s")
+    assert told["roofline, decode"].endswith(f"(a step of {1000 * (0.02 + 16 * 1.001e-4):.3g} ms)")
+    written = as_json(found, "", "", 0.99, "")["results"]["phases"]
+    assert written["decode"]["roofs"]["compute_bound"] is False
+    assert written["prefill"]["seconds"] == pytest.approx(0.02 + 2e-5 * round(found.prompt_tokens))
+
+
+def test_engines_next_to_each_other_have_the_limit_of_one() -> None:
+    more = "".join(f'holdfast:limits{{engine="{at}",name="tokens_per_step"}} 2048\n' for at in (1, 2, 3))
+    sample = read_sample(STEPS % (100, 16.0, 0.16, 2.0) + more)
+    assert sample is not None
+    assert sample.tokens_per_step == 2048.0
+
+
+BEFORE, AFTER = STEPS % (100, 16.0, 0.16, 2.0), STEPS % (200, 32.0, 0.32, 4.0)
+
+
+def test_a_gpu_of_a_pipeline_does_the_work_of_its_own_layers_between_two_results() -> None:
+    stages = 'holdfast:engine_info{engine="0",tensor_parallel="1",pipeline_parallel="4"} 1\n'
+    whole, piped = (phased(BEFORE, AFTER + LAW + more).phases.decode for more in ("", stages))
+    assert whole is not None
+    assert piped is not None
+    assert (piped.flops, piped.memory_bytes) == (whole.flops / 4, whole.memory_bytes / 4)
+    assert piped.seconds == whole.seconds, "seconds between results are those of one stage"
+
+
+@pytest.mark.parametrize("law", ["", LAW.replace("0.02", "NaN"), 'holdfast:step_law{coefficient="c0"} 1\n'])
+def test_without_a_fitted_law_steps_are_as_slow_as_all_steps_were(law: str) -> None:
+    decode = phased(BEFORE, AFTER + law).phases.decode
+    assert decode is not None
+    assert decode.seconds == pytest.approx(2.0 / 100, rel=1e-6), "all of these steps were decodes"
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [(BEFORE,), (AFTER, BEFORE), (BEFORE, AFTER.replace(" 4", " NaN")), (BEFORE, STEPS % (200, 32.0, 0.32, 2.0))],
+    ids=["one look", "began anew", "no number", "no time"],
+)
+def test_what_is_no_step_tells_nothing(pages: tuple[str, ...]) -> None:
+    found = phased(*pages)
+    assert not [name for name, _ in report.rates(found) if name.startswith("roofline")]
+    assert as_json(found, "", "", 0.99, "")["results"]["phases"] == {"prefill": None, "decode": None}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from holdfast.api.benchmark_summary import (
     figure,
 )
 from holdfast.cli.main import main
-from holdfast.tools.bench import records
+from holdfast.tools.bench.load import records
 from tests.tools.bench.bench_builders import steady
 
 SWEEP: dict[str, Any] = {

@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 from holdfast.cli.main import build_parser, main
 from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.enginemodel.host import Host
-from holdfast.tools.bench import sweeppage
-from holdfast.tools.bench.engine import Reported, Resource, read_sample, reported
-from holdfast.tools.bench.load_generator import ClientTooSlow, Endpoint, LatencyBounds, Planned
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.results import measure
-from holdfast.tools.bench.roofline import GpuWork
-from holdfast.tools.bench.sweep import (
+from holdfast.enginemodel.phases import GpuWork
+from holdfast.tools.bench.figures.engine import EngineSample, Reported, Resource, read_sample, reported
+from holdfast.tools.bench.figures.results import measure
+from holdfast.tools.bench.figures.sweep import (
     KEEPS_UP,
     OverSaturation,
     RateTrial,
@@ -34,7 +31,10 @@ from holdfast.tools.bench.sweep import (
     rises,
     saturation,
 )
-from holdfast.tools.bench.trials import sweep_load
+from holdfast.tools.bench.load.load_generator import ClientTooSlow, Endpoint, LatencyBounds, Planned
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.pages import sweeppage
+from holdfast.tools.bench.runs.trials import sweep_load
 from tests.emulator.emulator_builders import MODEL, engine
 from tests.tools.bench.bench_builders import PNG, record, steady
 
@@ -286,6 +286,26 @@ def test_what_an_engine_reports_is_read_and_peaks_are_kept() -> None:
     assert told is not None
     assert (told.peak_kv_tokens, told.peak_running, told.peak_waiting, told.preemptions) == (8000.0, 7.0, 3.0, 7.0)
     assert reported([]) is None
+
+
+CACHED = 'vllm:prefix_cache_{}_total{{engine="0",model_name="m"}} {}\n'
+
+
+@pytest.mark.parametrize(
+    ("queries", "hits", "share"),
+    [(1100, 550, 0.5), (1100, 50, 0.0), (100, 50, math.nan), (50, 10, math.nan), ("NaN", "NaN", math.nan)],
+)
+def test_the_share_of_prompts_from_the_prefix_cache_is_that_of_the_run(
+    queries: object, hits: object, share: float
+) -> None:
+    def told(queries: object, hits: object) -> EngineSample:
+        sample = read_sample(METRICS + CACHED.format("queries", queries) + CACHED.format("hits", hits))
+        assert sample is not None
+        return sample
+
+    found = reported([told(100, 50), told(queries, hits)])
+    assert found is not None
+    assert found.cached_share == pytest.approx(share, nan_ok=True)
 
 
 LIMIT = 'holdfast:limits{engine="0",model_name="m",name="active_sequences"} '

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.main import main
-from holdfast.tools.bench import records, report
-from holdfast.tools.bench.definitions import LatencyBounds
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.results import as_json, measure
-from holdfast.tools.bench.thresholds import Threshold, judged
+from holdfast.tools.bench.figures.definitions import LatencyBounds
+from holdfast.tools.bench.figures.results import as_json, measure
+from holdfast.tools.bench.figures.thresholds import Threshold, judged
+from holdfast.tools.bench.load import records
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.pages import report
 from tests.tools.bench.bench_builders import record
 
 STEADY = [record([0.1 + 0.001 * number], at=0.01 * number, index=number) for number in range(101)]

@@ -13,12 +13,20 @@ import numpy as np
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.tools.bench import report
-from holdfast.tools.bench.load_generator import Api, ArrivalRate, CannotGenerate, Endpoint, LatencyBounds, Load, Planned
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.results import measure
-from holdfast.tools.bench.vllm import VllmGenerator, arguments, records_of
-from holdfast.twin.inputs import BadInput
+from holdfast.tools.bench.figures.results import measure
+from holdfast.tools.bench.generators.vllm import VllmGenerator, arguments, records_of
+from holdfast.tools.bench.load.load_generator import (
+    Api,
+    ArrivalRate,
+    CannotGenerate,
+    Endpoint,
+    LatencyBounds,
+    Load,
+    Planned,
+)
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.pages import report
+from holdfast.twin.scenarios.inputs import BadInput
 from tests.emulator.emulator_builders import engine
 
 RATE = ArrivalRate(5.0, 2.0, 100, 20)

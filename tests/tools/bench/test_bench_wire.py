@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tools.bench.http1 import BadHttp, Head, ResponseReader
-from holdfast.tools.bench.sse import Alike, BadStream, EventReader, read_event
+from holdfast.tools.bench.generators.http1 import BadHttp, Head, ResponseReader
+from holdfast.tools.bench.generators.sse import Alike, BadStream, EventReader, read_event
 
 
 class Heard:

@@ -19,17 +19,34 @@ from hypothesis import strategies as st
 
 from holdfast.cli.main import main
 from holdfast.cli.plan import _front_line
-from holdfast.cli.plannotes import _spread
+from holdfast.cli.plannotes import _spread, notes
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.phases import Roofs
 from holdfast.enginemodel.scheduler import SchedulerLimits
+from holdfast.enginemodel.steadystate import Engine
 from holdfast.enginemodel.steplaw import StepLaw
+from holdfast.observe.objects.spec import to_spec
 from holdfast.tools.plan.busiest_minute import read_busiest
-from holdfast.tools.plan.plan import _beside, _least
+from holdfast.tools.plan.picture import headline, spots
+from holdfast.tools.plan.plan import _in_parallel, _least, _roofline
 from holdfast.tools.plan.rows import Offer, Point, pareto
-from holdfast.twin.capacity import Bench, Horizon, LengthPairs, SimulatedRate, lognormal_lengths
-from holdfast.twin.fleet import EngineSpec
-from holdfast.twin.saturation import saturation
+from holdfast.tools.reports.frontier import cheapest, front
+from holdfast.twin.arrays.fleet import EngineSpec, Workload
+from holdfast.twin.replica import capacity
+from holdfast.twin.replica import saturation as saturations
+from holdfast.twin.replica.capacity import (
+    Bench,
+    Horizon,
+    LengthPairs,
+    SimulatedRate,
+    crossing,
+    lognormal_lengths,
+    played,
+)
+from holdfast.twin.replica.saturation import saturation
+from tests.control.parts import llmservice
 
 SLO = Slo(1.0, 0.05, 0.95, 3600.0)
 KIND = EngineSpec(StepLaw(0.008, 4e-5, 2e-4, 4e-8, 4e-9), SchedulerLimits(64, 2048, 60_000))
@@ -71,6 +88,47 @@ def test_the_simulated_rate_is_where_the_objective_just_holds() -> None:
 def test_a_bad_guess_finds_the_same_rate(guess: float) -> None:
     bench = Bench(KIND, SLO, LENGTHS, draws=2)
     assert bench.rate(guess).rate_rps == pytest.approx(bench.rate(6.0).rate_rps, rel=0.12)  # one run is not monotonous
+
+
+def test_a_plan_plays_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[int] = []
+
+    def counting(kind: EngineSpec, slo: Slo, load: Workload, *more: Any) -> Any:
+        requests.append(len(load))
+        return played(kind, slo, load, *more)
+
+    for module in (capacity, saturations):
+        monkeypatch.setattr(module, "played", counting)
+    assert main(["plan", "-f", str(_manifest(tmp_path, **FIXED)), "--rate", "20", "--json"]) == 0
+    assert len(requests) <= 20
+    assert sum(requests) <= 500_000
+
+
+@given(st.floats(0.5, 2.0), st.floats(3.0, 100.0), st.sampled_from([0.01, 0.05]), st.floats(0.5, 2.0), st.booleans())
+def test_where_misses_reach_the_budget_is_found_in_few_trials(
+    wanted: float, steepness: float, budget: float, off: float, jumps: bool
+) -> None:
+    asked: list[float] = []
+
+    def misses(rate: float) -> float:
+        asked.append(rate)
+        grown = math.exp(min(steepness * math.log(rate / wanted), 10.0))
+        return float(rate > wanted) if jumps else min(1.0, budget * grown)
+
+    found, _ = crossing(misses, budget, off * wanted, 10.0)
+    assert found == pytest.approx(wanted, rel=0.011)
+    assert len(asked) <= 24
+
+
+@pytest.mark.parametrize("off", [0.3, 0.7, 1.4])
+def test_a_trial_without_a_miss_is_not_taken_for_one_at_a_tiny_budget(off: float) -> None:
+    found, _ = crossing(lambda rate: 0.0 if rate <= 1.5 else 0.001, 1e-4, off * 1.5, 10.0)
+    assert found == pytest.approx(1.5, rel=0.011)
+
+
+def test_misses_that_no_rate_avoids_leave_no_rate_and_none_leave_the_bound() -> None:
+    assert crossing(lambda rate: 1.0, 0.01, 5.0, 20.0)[0] == 0.0
+    assert 19.8 <= crossing(lambda rate: 0.0, 0.01, 5.0, 20.0)[0] <= 20.0
 
 
 def test_behind_a_plain_service_many_replicas_keep_less_than_alone_and_more_of_them_more() -> None:
@@ -239,7 +297,7 @@ def test_who_gives_up_on_a_plan_does_not_wait_for_what_is_still_simulated() -> N
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        _beside([fails, endless], lambda share: None)
+        _in_parallel([fails, endless], lambda share: None)
     assert not ended
     given_up.set()
 
@@ -378,6 +436,12 @@ def test_a_trace_shorter_than_a_minute_is_planned_for_its_own_rate(tmp_path: Pat
     assert found.rate_rps == pytest.approx(4.1)
 
 
+def test_a_single_request_has_no_rate_to_plan_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, trace = _manifest(tmp_path), _lines(tmp_path / "trace.csv", 1)
+    assert main(["plan", "-f", str(manifest), "--trace", str(trace)]) == 2
+    assert f"{trace}: a single request has no rate: give a longer trace, or --rate\n" in capsys.readouterr().err
+
+
 def test_a_model_that_does_not_fit_is_told_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _manifest(tmp_path, name="l40s", uri="meta-llama/Llama-3.1-70B-Instruct")
     assert main(["plan", "-f", str(path), "--rate", "1", "--prompt-tokens", "500", "--output-tokens", "50"]) == 1
@@ -441,6 +505,30 @@ def _offer(name: str, *front: Point) -> Offer:
     )
 
 
+def test_the_notes_say_for_each_accelerator_what_binds_prompts_and_what_binds_answers() -> None:
+    known = replace(_offer("h100"), roofline={"prefill": Roofs(True, 0.62, 0.16), "decode": Roofs(False, 0.031, 0.776)})
+    other = replace(known, default_batching=False, limits=BatchLimits(64, 2048))
+    spec = to_spec(llmservice(slo={"ttft": "1s", "tpot": "50ms", "objective": "95%"}))
+    (line,) = (note for note in notes(spec, [other, known, _offer("guessed")], False) if "prefill" in note)
+    assert line == (
+        "h100, 256 sequences, 2048 tokens/step: prefill compute-bound (62 % of FLOP/s, 16 % of bandwidth); "
+        "decode memory-bound (3.1 % of FLOP/s, 77.6 % of bandwidth)"
+    )
+
+
+MIX = LengthMix(500.0, 500.0, 100.0, 250_000.0, 125_000.0, 50_000.0, 10_000.0)
+
+
+def test_a_gpu_or_a_model_that_is_guessed_has_no_roofs() -> None:
+    engine = Engine(StepLaw(0.01, 1e-5, 1e-4, 1e-8, 0.0), MIX, 64, 2048, 1e5)
+    spec = to_spec(llmservice())
+    option = spec.accelerators[0]
+    assert set(_roofline(spec, option, engine, 1.0)) == {"prefill", "decode"}
+    assert _roofline(replace(spec, model_uri="acme/unheard-of"), option, engine, 1.0) == {}
+    assert _roofline(spec, replace(option, name="abacus", node_selector=()), engine, 1.0) == {}
+    assert set(_roofline(spec, option, engine, 1e9)) == {"prefill", "decode"}, "an engine that is full decodes the most"
+
+
 def test_the_front_leaves_out_what_something_cheaper_reaches() -> None:
     first = _offer("a", Point(1, 1, 0.5, 1.0), Point(2, 2, 0.9, 2.0), Point(4, 4, 0.95, 4.0))
     other = _offer("b", Point(1, 1, 0.4, 1.5), Point(2, 2, 0.97, 3.0))
@@ -459,3 +547,35 @@ def test_without_any_price_the_front_is_over_gpus_and_with_one_what_has_none_is_
     assert [point.gpus for _, point in pareto([free])] == [4, 8]
     paid = _offer("b", Point(1, 1, 0.5, 2.0))
     assert [offer.accelerator for offer, _ in pareto([free, paid])] == ["b"]
+
+
+def test_sizes_share_their_tokens_among_gpus_and_those_of_unknown_speed_are_left_out() -> None:
+    sized = Point(2, 4, 0.99, 3.6, 50.0, 1000.0)
+    unknown = [replace(sized, user_tokens_per_second=math.nan), Point(1, 2, 0.5, 1.8)]
+    (spot,) = spots([replace(_offer("a", sized, *unknown), replicas=2)], 0.99)
+    assert (spot.choice, spot.load, spot.user_tokens_per_second) == ("a", "2", 50.0)
+    assert spot.gpu_tokens_per_second == 250.0
+    assert spot.dollars_per_million == pytest.approx(1.0)
+    assert spots([replace(_offer("a", sized), replicas=None)], 0.99) == []
+
+
+def test_a_size_that_misses_the_objective_is_not_among_what_nothing_beats() -> None:
+    cheap, enough = Point(1, 1, 0.5, 1.8, 50.0, 900.0), Point(2, 2, 0.99, 3.6, 50.0, 1000.0)
+    found = spots([replace(_offer("a", cheap, enough), replicas=2)], 0.99)
+    assert [(spot.load, spot.missed) for spot in found] == [("1", True), ("2", False)]
+    assert [spot.load for spot in front(found)] == [spot.load for spot in cheapest(found)] == ["2"]
+
+
+def test_the_picture_of_a_plan_names_the_cheapest_size_that_attains_the_objective() -> None:
+    dear = _offer("b", Point(2, 2, 0.999, 3.0))
+    found = [_offer("a", Point(1, 1, 0.5, 1.0), Point(2, 2, 0.96, 2.0)), dear]
+    spec = to_spec(llmservice(slo={"ttft": "1s", "tpot": "50ms", "objective": "95%"}))
+    stricter = replace(spec, slo=replace(spec.slo, objective=0.9995))
+    assert headline(spec, 25.0, found) == (
+        f"{spec.model_uri} at 25 req/s: 2 × a, $2.00/h gives 96 % good, objective 95 %",
+        True,
+    )
+    told, holds = headline(stricter, 25.0, found)
+    assert told.endswith("no size here gives 99.95 % good")
+    assert not holds
+    assert headline(spec, 25.0, []) == (f"{spec.model_uri} at 25 req/s: no size here gives 95 % good", False)

@@ -17,12 +17,12 @@ import yaml
 from holdfast.cli.main import build_parser, main
 from holdfast.cli.plan import HEADS, PRICES, _load
 from holdfast.cli.plannotes import notes
-from holdfast.tools.bench.manifest import read_service
+from holdfast.tools.bench.runs.manifest import read_service
 from holdfast.tools.plan.busiest_minute import read_busiest
 from holdfast.tools.plan.prices import with_prices
-from holdfast.twin.capacity import lognormal_lengths
-from holdfast.twin.inputs import BadInput
-from holdfast.twin.traces import LONGEST_LINE, read_trace
+from holdfast.twin.replica.capacity import lognormal_lengths
+from holdfast.twin.scenarios.inputs import BadInput
+from holdfast.twin.scenarios.traces import LONGEST_LINE, read_trace
 
 HEADER = "arrival_seconds,prompt_tokens,output_tokens\n"
 SMALL = ("--prompt-tokens", "200", "--output-tokens", "20")
@@ -478,3 +478,20 @@ def test_more_replicas_are_no_advice_where_only_idle_ones_keep_the_objectives(
     assert int(found[1]) > 220
     assert "or use h100, which keeps them with 1 replica" in shown
     assert "raise it" not in shown
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ("classes", "classes are not planned for: all requests have the service's own objectives"),
+        (
+            "groups",
+            "h100x16: planned as if all GPUs were on one node, because the speed of the link between nodes is unknown",
+        ),
+        ("chat", None),
+    ],
+)
+def test_what_a_plan_leaves_out_of_a_service_is_said(example: str, said: str | None) -> None:
+    spec = read_service(Path(__file__).parents[3] / "examples" / f"{example}.yaml")
+    left_out = [note for note in notes(spec, (), False) if "planned" in note]
+    assert left_out == ([said] if said else [])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.tools.reports import page, report
 from holdfast.twin.policies import Static
-from holdfast.twin.results import summary
+from holdfast.twin.runs.results import summary
 from tests.twin.twin_builders import play, small_scenario
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.host import NO_HOST
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.tools.bench.definitions import LatencyBounds as Bounds
-from holdfast.tools.bench.load_generator import Client, Endpoint, Run
-from holdfast.tools.bench.records import RequestOutcome
+from holdfast.tools.bench.figures.definitions import LatencyBounds as Bounds
+from holdfast.tools.bench.load.load_generator import Client, Endpoint, Run
+from holdfast.tools.bench.load.records import RequestOutcome
 from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialRequests, Tried, UnusableTrial
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.limits import LimitsFile, Restart, arguments, reported_limits
@@ -34,8 +34,8 @@ from holdfast.tools.tune.search import LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
 from holdfast.tools.tune.summary import of_search
 from holdfast.tools.tune.twin import TwinEngine, TwinModel, TwinTrials
-from holdfast.twin.capacity import LengthPairs
-from holdfast_engine.rules import Limits, Objectives, Overload, parse_limits
+from holdfast.twin.replica.capacity import LengthPairs
+from holdfast_engine.objectives.rules import Limits, Objectives, Overload, parse_limits
 from tests.emulator.emulator_builders import engine
 from tests.fakes import FakeKnobs, RawServer
 from tests.tools.bench.bench_builders import PNG, record

@@ -15,15 +15,15 @@ import pytest
 from holdfast.cli import tune as command
 from holdfast.cli.main import build_parser
 from holdfast.domain.service import AcceleratorOption
-from holdfast.enginemodel.prior import option_prior
-from holdfast.tools.bench.definitions import LatencyBounds as Bounds
-from holdfast.tools.bench.endpoint import NoEndpoint
-from holdfast.tools.bench.load_generator import Endpoint
+from holdfast.enginemodel.prior import LEAST_KV_TOKENS, option_prior
+from holdfast.tools.bench.figures.definitions import LatencyBounds as Bounds
+from holdfast.tools.bench.generators.endpoint import NoEndpoint
+from holdfast.tools.bench.load.load_generator import Endpoint
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
-from holdfast.tools.tune.goal import TuningGoal, believed
+from holdfast.tools.tune.goal import Told, TuningGoal, believed
 from holdfast.tools.tune.limits import LimitsFile, LiveOrRestarted, Restart
 from holdfast.tools.tune.setting import Setting
-from holdfast_engine.rules import Limits, Objectives, parse_limits
+from holdfast_engine.objectives.rules import Limits, Objectives, parse_limits
 from tests.fakes import FakeFailingRestart, FakeLimitsEngine
 
 MOST, LESS, MORE = Setting(16, 256), Setting(8, 128), Setting(32, 512)
@@ -219,3 +219,25 @@ def test_tune_believes_in_the_engine_that_plan_and_sizing_believe_in(model: str,
     """One law, with the same host, also where no table was measured."""
     option = AcceleratorOption(accelerator)
     assert believed(model, option).engine.timer == option_prior(model, option).timer
+
+
+def test_another_share_of_memory_starts_from_the_cache_that_the_engine_tells() -> None:
+    option = AcceleratorOption("h100")
+    tokens = believed("Qwen/Qwen3-8B", option, live=Told(400_000, 0.9)).engine.kv_tokens
+    more = option_prior("Qwen/Qwen3-8B", option).memory.more_tokens(0.05)
+    assert tokens(Setting(256, 2048)) == 400_000
+    assert tokens(Setting(256, 2048, 0.95)) == 400_000 + int(more)
+    assert tokens(Setting(256, 2048, 0.01)) == LEAST_KV_TOKENS
+
+
+@pytest.mark.parametrize("told", [Told(), Told(0, 0.9), Told(400_000)])
+def test_another_share_of_memory_is_computed_where_the_engine_tells_no_share(told: Told) -> None:
+    option, setting = AcceleratorOption("h100"), Setting(1024, 8192, 0.8)
+    assert believed("Qwen/Qwen3-8B", option, live=told).engine.kv_tokens(setting) == pytest.approx(
+        option_prior("Qwen/Qwen3-8B", option, memory_utilization=0.8).kv_tokens
+    )
+
+
+def test_fewer_sequences_leave_more_cache_where_no_engine_tells_it() -> None:
+    tokens = believed("Qwen/Qwen3-8B", AcceleratorOption("h100")).engine.kv_tokens
+    assert tokens(Setting(16, 8192)) > tokens(Setting(1024, 8192))

@@ -18,23 +18,23 @@ from holdfast.domain.service import Slo
 from holdfast.enginemodel.enginetimer import EngineTimer
 from holdfast.enginemodel.host import NO_HOST
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.tools.bench.engine import Reported, Resource
-from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds
-from holdfast.tools.bench.records import RequestOutcome
-from holdfast.tools.bench.results import Results, measure
+from holdfast.tools.bench.figures.engine import Reported, Resource
+from holdfast.tools.bench.figures.results import Results, measure
+from holdfast.tools.bench.load.load_generator import Endpoint, LatencyBounds
+from holdfast.tools.bench.load.records import RequestOutcome
 from holdfast.tools.tune import ladder_twin
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.ladder import Climb, LadderLoad, Rung, climb
-from holdfast.tools.tune.ladder_report import LadderReport, as_json, picture, rows, told
+from holdfast.tools.tune.ladder_report import LadderReport, as_json, headline, picture, rows, told
 from holdfast.tools.tune.live import Asked, LiveTrials
 from holdfast.tools.tune.rungs import listed, rungs
 from holdfast.tools.tune.setting import Setting
 from holdfast.tools.tune.twin import TwinEngine
-from holdfast.twin.capacity import LengthPairs
-from holdfast.twin.fleet import Workload
-from holdfast.twin.inputs import BadInput
-from holdfast_engine.rules import parse_limits
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.replica.capacity import LengthPairs
+from holdfast.twin.scenarios.inputs import BadInput
+from holdfast_engine.objectives.rules import parse_limits
 from tests.emulator.emulator_builders import engine
 from tests.fakes import FakeKnobs, RawServer
 from tests.tools.bench.bench_builders import PNG, record, steady
@@ -158,6 +158,14 @@ def test_an_engine_that_reports_nothing_is_told_as_such_and_not_as_idle() -> Non
     assert rows(report.found)[0][8:11] == ("-", "-", "-")
     assert as_json([report])["results"][0]["rungs"][0]["binds"] is None
     assert picture([report]).startswith(PNG)
+
+
+def test_the_picture_of_a_ladder_says_which_rung_and_whether_it_attains() -> None:
+    attained = report_of(climbed([results(2.0), results(4.0), results(3.0)]))
+    assert headline(attained) == ("a title: 2 sequences, 4 good req/s (100 % good, objective 95 %)", True)
+    missed = report_of(climbed([results(2.0, bad=50), results(1.0, bad=50)]))
+    assert headline(missed)[1] is False
+    assert headline(report_of(climbed([results(0.0, bad=100)]))) == ("a title: no request was good", False)
 
 
 def test_a_load_of_which_nothing_is_good_says_what_it_lost_and_chooses_nothing() -> None:

@@ -14,7 +14,7 @@ from holdfast.tools.tune.engine_port import TrialRequests, UnusableTrial, enough
 from holdfast.tools.tune.race import Race, interval
 from holdfast.tools.tune.search import STEP, LimitsSearch, TuningResult
 from holdfast.tools.tune.setting import Setting, grid
-from holdfast.twin.capacity import LengthPairs
+from holdfast.twin.replica.capacity import LengthPairs
 from tests.fakes import EngineOfLittleMemory, EngineWithoutResult, FakeEngine
 
 MOST = Setting(256, 2048)

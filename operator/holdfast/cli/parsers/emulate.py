@@ -7,22 +7,27 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.cli.commands import COMMANDS
-from holdfast_engine.limits import LIMITS_VARIABLE, SCHEDULER_CLASS
+from holdfast.cli.values import number
+from holdfast_engine.objectives.limits import LIMITS_VARIABLE, SCHEDULER_CLASS
 
 ENVIRONMENT = "HOLDFAST_EMULATE_"
 EXAMPLE = """examples:
   holdfast emulate --model Qwen/Qwen3-8B --accelerator h100 --port 8000
   holdfast emulate serve Qwen/Qwen3-8B --max-num-seqs=64 --max-num-queued-tokens=20k
 
-Flags of `vllm serve` that change nothing here are accepted and named on standard error. The emulator's own flags can
-also come from the environment: --cold-start from HOLDFAST_EMULATE_COLD_START and so on."""
+Other flags of `vllm serve` are accepted and named on standard error; they change nothing here. Flags that vLLM does not
+know are refused as vLLM does. The emulator's own flags can also come from the environment: --cold-start from
+HOLDFAST_EMULATE_COLD_START and so on."""
+VLLM_FLAGS = Path(__file__).parents[2] / "emulator" / "vllm_flags.json"
+"""Every flag of `vllm serve` by its spellings and how many values it takes; `python -m e2e.vllm flags` writes it."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command; its arguments are parsed later, where flags of vLLM that are unknown here may pass."""
+    """Add the command; its arguments are parsed later, as an engine's."""
     parser = subparsers.add_parser("emulate", help=COMMANDS["emulate"], add_help=False, prefix_chars="\0")
     parser.add_argument("engine_arguments", nargs=argparse.REMAINDER, action=_Remainder)
 
@@ -51,24 +56,72 @@ def flag_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         description=f"{about[0].upper()}{about[1:]}.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", help="model, as `serve MODEL` names it")
     parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same as a flag")
     _add_engine_flags(parser)
     _add_emulator_flags(parser, environment)
+    _add_flags_without_effect(parser)
     return parser
+
+
+class _WithoutEffect(argparse.Action):
+    """Remembers that a flag was given, and its values."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        told = [values] if isinstance(values, str) else values or []
+        namespace.without_effect = [*namespace.without_effect, " ".join([option or "", *told])]
+
+
+def _add_flags_without_effect(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of vLLM that are not there yet."""
+    parser.set_defaults(without_effect=[])
+    for spellings, values in json.loads(VLLM_FLAGS.read_text()):
+        missing = [each for each in spellings if each not in parser._option_string_actions]
+        if len(missing) == len(spellings):
+            parser.add_argument(
+                *spellings, nargs=values, action=_WithoutEffect, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
 
 
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("flags of vllm serve")
-    count, tokens = _whole(1), _tokens
+    _add_server(engine)
+    _add_hardware(engine)
+    _add_limits(engine)
+    _add_steps(engine)
+
+
+def _add_server(engine: argparse._ArgumentGroup) -> None:
     engine.add_argument(
         "--served-model-name", nargs="+", help="model names that clients use; the first one is the label of metrics"
+    )
+    engine.add_argument(
+        "--lora-modules",
+        nargs="+",
+        type=_adapter,
+        default=[],
+        help="adapters, as NAME=PATH or JSON",
     )
     engine.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 - a pod's address
     engine.add_argument("--port", type=_port, default=8000, help="port to listen on, 0 for any free one")
     engine.add_argument("--api-key", nargs="+", help="API keys that clients must send (VLLM_API_KEY)")
+    engine.add_argument("--shutdown-timeout", type=seconds_option, default=0.0, help="seconds to drain after SIGTERM")
+    engine.add_argument(
+        "--custom-histogram-buckets", type=_buckets, default={}, help="JSON: bucket edges by metric family"
+    )
+    engine.add_argument(
+        "--enable-mfu-metrics",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="count estimated FLOPs and bytes moved per GPU",
+    )
+
+
+def _add_hardware(engine: argparse._ArgumentGroup) -> None:
+    count = _whole(1)
     engine.add_argument("--tensor-parallel-size", "-tp", type=count, default=1, help="number of GPUs of each stage")
     engine.add_argument("--pipeline-parallel-size", "-pp", type=count, default=1, help="number of stages of an engine")
     engine.add_argument(
@@ -77,6 +130,16 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--quantization", "-q", help="quantization, such as fp8: uses the timing table of the quantized model"
     )
+    engine.add_argument(
+        "--gpu-memory-utilization",
+        "--device-memory-utilization",
+        type=_some_share,
+        help="share of the GPU's memory that the engine may use (default 0.92)",
+    )
+
+
+def _add_limits(engine: argparse._ArgumentGroup) -> None:
+    count, tokens = _whole(1), _tokens
     engine.add_argument("--max-model-len", type=tokens, help="context length in tokens")
     engine.add_argument("--max-num-seqs", type=count, help="maximum number of running sequences")
     engine.add_argument("--max-num-batched-tokens", type=tokens, help="maximum number of tokens per step")
@@ -90,15 +153,9 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--long-prefill-token-threshold", type=_whole(0), default=0, help="maximum size of a prompt chunk in tokens"
     )
-    engine.add_argument(
-        "--custom-histogram-buckets", type=_buckets, default={}, help="JSON: bucket edges by metric family"
-    )
-    engine.add_argument(
-        "--enable-mfu-metrics",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="count estimated FLOPs and bytes moved per GPU",
-    )
+
+
+def _add_steps(engine: argparse._ArgumentGroup) -> None:
     engine.add_argument(
         "--async-scheduling",
         action=argparse.BooleanOptionalAction,
@@ -112,10 +169,9 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="launch every step kernel by kernel, without CUDA graphs",
     )
     engine.add_argument(
-        "--max-cudagraph-capture-size", type=count, help="tokens of the largest step that has a CUDA graph"
+        "--max-cudagraph-capture-size", type=_whole(1), help="tokens of the largest step that has a CUDA graph"
     )
     engine.add_argument("--scheduler-cls", help=f"{SCHEDULER_CLASS} turns the fast loop on")
-    engine.add_argument("--shutdown-timeout", type=seconds_option, default=0.0, help="seconds to drain after SIGTERM")
 
 
 def _add_emulator_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
@@ -182,31 +238,37 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _number(text: str, least: float, most: float, wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}")
-    return value
-
-
 def seconds_option(text: str) -> float:
     """Seconds up to a day."""
-    return _number(text, 0.0, 86_400.0, "seconds from 0 to a day, e.g. 0.5")
+    return number(text, 0.0, 86_400.0, "seconds from 0 to a day, e.g. 0.5")
 
 
 def _positive(text: str) -> float:
-    return _number(text, 1e-3, 1e6, "a number from 0.001, e.g. 2")
+    return number(text, 1e-3, 1e6, "a number from 0.001, e.g. 2")
 
 
 def _factor(text: str) -> float:
-    return _number(text, 0.0, 100.0, "a number from 0 to 100, e.g. 1.5")
+    return number(text, 0.0, 100.0, "a number from 0 to 100, e.g. 1.5")
 
 
 def _share(text: str) -> float:
-    return _number(text, 0.0, 1.0, "a share from 0 to 1, e.g. 0.02")
+    return number(text, 0.0, 1.0, "a share from 0 to 1, e.g. 0.02")
+
+
+def _some_share(text: str) -> float:
+    return number(text, 1e-3, 1.0, "a share above 0 and up to 1, e.g. 0.3")
+
+
+def _adapter(text: str) -> str:
+    """The name of an adapter; its files are not read."""
+    name, equals, path = text.partition("=")
+    try:
+        given = {"name": name, "path": path} if equals and "," not in text else json.loads(text)
+        if given["name"] and given["path"]:
+            return str(given["name"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: give NAME=PATH or JSON with name and path")
 
 
 def _buckets(text: str) -> dict[str, list[float]]:

@@ -23,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", type=_name, help="the LLMService: NAME or NAMESPACE/NAME")
+    parser.add_argument("name", type=service_name, help="the LLMService: NAME or NAMESPACE/NAME")
     parser.add_argument(
         "--at",
         type=_time,
@@ -34,7 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_operator(parser)
 
 
-def _name(text: str) -> str:
+def service_name(text: str) -> str:
+    """A name with or without namespace, as it was given."""
     parts = text.split("/")
     if not all(parts) or len(parts) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a service: give NAME or NAMESPACE/NAME")

@@ -7,16 +7,21 @@ import math
 from pathlib import Path
 
 from holdfast.cli.commands import COMMANDS
+from holdfast.cli.values import duration_seconds
+from holdfast.domain.speculation import Speculation
 from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
-from holdfast.twin.inputs import TRACE_FORMATS
+from holdfast.twin.scenarios.inputs import PEER_NAMES, TRACE_FORMATS
 
 EXAMPLE = """examples:
   holdfast plan -f examples/chat.yaml --rate 20 --prompt-tokens 1155 --output-tokens 211
   holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 500ms --tpot 30ms --rate 20
   holdfast plan --model Qwen/Qwen3-8B --accelerator h100 --ttft 1s --tpot 50ms --rate 20 --cost h100=2.95
   holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --plot plan.html
+  holdfast plan -f examples/chat.yaml --trace examples/traces/azure-conv-excerpt.csv --perfect
 
 Exit 0: a size within the spec attains the objective. 1: none does; the output says what would be possible."""
+MOST_DRAFTED = 64
+DEFAULT_PEER, COLD_START_SECONDS = "hpa", 90.0
 PICTURES = (".html", ".png")
 
 
@@ -29,6 +34,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-f", "--filename", type=Path, metavar="FILE", help="file with an LLMService manifest")
+    _add_service(parser)
+    _add_load(parser)
+    _add_choices(parser)
+    _add_perfect(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
+    )
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
     service = parser.add_argument_group("instead of a manifest")
     service.add_argument("--model", help="model URI, such as Qwen/Qwen3-8B")
     service.add_argument(
@@ -43,6 +59,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     service.add_argument("--ttft", help="objective for the time to first token, such as 500ms")
     service.add_argument("--tpot", help="objective for the time per output token, such as 50ms")
     service.add_argument("--objective", help="share of requests that must meet both (default 99%%)")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--trace", type=Path, help="file with recorded requests; the plan is for their busiest minute")
     load.add_argument("--rate", type=_positive, metavar="RPS", help="requests per second, of random lengths")
@@ -56,6 +75,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
     )
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-num-seqs",
         type=_sequences,
@@ -64,15 +86,34 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="numbers of sequences to plan for, in place of the manifest's or vLLM's own",
     )
     parser.add_argument(
+        "--speculate",
+        type=_speculation,
+        metavar="TOKENS:ACCEPTANCE",
+        help="also tell what drafts gain and where they lose: tokens drafted a step, and the share of them that is "
+        "accepted, such as 3:0.62 (vLLM logs it; in the status it is acceptedDraftTokens / speculativeTokens)",
+    )
+    parser.add_argument(
         "--cost",
         action="append",
         default=[],
         metavar="h100=2.95",
         help="dollars per GPU and hour of an accelerator, in place of the manifest's costPerHour; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--plot", type=_picture, default=None, metavar="FILE.html|.png", help="write a chart to this file"
+
+
+def _add_perfect(parser: argparse.ArgumentParser) -> None:
+    perfect = parser.add_argument_group("a perfect system")
+    perfect.add_argument(
+        "--perfect",
+        action="store_true",
+        help="GPU-hours that the whole trace takes of an autoscaler that knows every arrival, of Holdfast, of the best "
+        "fixed size and of a peer, in place of the plan",
+    )
+    perfect.add_argument("--peer", choices=PEER_NAMES, help=f"the other autoscaler (default {DEFAULT_PEER})")
+    perfect.add_argument(
+        "--cold-start",
+        type=duration_seconds,
+        help=f"time from a new replica to its first token (default {COLD_START_SECONDS:g}s)",
     )
 
 
@@ -81,6 +122,18 @@ def _sequences(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 and len(part) <= 6 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: give numbers of sequences above 0, such as 8,16,64")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _speculation(text: str) -> Speculation:
+    tokens, _, share = text.partition(":")
+    try:
+        accepted = float(share)
+    except ValueError:
+        accepted = math.nan
+    if not (tokens.isascii() and tokens.isdigit() and 0 < int(tokens[:9]) <= MOST_DRAFTED and 0.0 <= accepted <= 1.0):
+        remedy = f"give 1 to {MOST_DRAFTED} tokens drafted a step, and the share of them that is accepted, as 3:0.62"
+        raise argparse.ArgumentTypeError(f"{text!r}: {remedy}")
+    return Speculation(int(tokens), accepted)
 
 
 def _positive(text: str) -> float:

@@ -6,8 +6,8 @@ import argparse
 import re
 from collections.abc import Callable
 
-from holdfast.api.quantities import parse_duration_seconds
 from holdfast.cli.commands import COMMANDS
+from holdfast.cli.values import duration_seconds
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OBJECT_LABEL = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*")
@@ -85,10 +85,7 @@ def _address(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = parse_duration_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    seconds = duration_seconds(text)
     if seconds <= 0.0:
         raise argparse.ArgumentTypeError("it must be above 0")
     return seconds

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.twin.inputs import ALL_POLICIES, POLICY_NAMES
+from holdfast.twin.scenarios.inputs import ALL_POLICIES, POLICY_NAMES
 
 EXAMPLE = """examples:
   holdfast simulate examples/scenarios/step.yaml
@@ -76,7 +76,7 @@ def _seeds(text: str) -> int:
 
 def _page(text: str) -> Path:
     path = Path(text)
-    # A folder is told as what it is, with those of the other options.
+    # A folder passes here: it is reported as one later, together with the folders of other options.
     if path.suffix != PAGE and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: give a file name that ends with {PAGE}")
     return path

@@ -1,9 +1,12 @@
 // All services, the worst first.
 import { Spark } from "./plots.js";
-import { budget, count, dollars, el, figure, put, share, WORDS } from "./text.js";
+import { budget, count, dollars, el, figure, lasting, others, put, putBoth, share, WORDS } from "./text.js";
 
-const HEADS = ["Service", "SLO", "Good requests", "Last 2 h", "Budget left", "Arriving", "Replicas", "Cost", "Decision"];
-const STATES = ["held", "missed", "unknown", "invalid"];
+const HEADS = [
+  ["Service"], ["State"], ["Reason"], ["Good", "number"], ["Last 2 h"], ["Budget left", "number"], ["Arriving", "number"],
+  ["Replicas"], ["Cost", "number"], ["Decision"],
+];
+const STATES = ["unready", "missed", "unknown", "invalid", "held"];
 
 export class FleetView {
   constructor(main) {
@@ -16,7 +19,7 @@ export class FleetView {
     this.counts.append(this.filter);
     const table = el("table", "fleet");
     const heads = el("tr");
-    heads.append(...HEADS.map((head) => el("th", "", head)));
+    heads.append(...HEADS.map(([head, kind]) => el("th", kind, head)));
     table.append(el("thead"), (this.body = el("tbody")));
     table.firstChild.append(heads);
     this.none = el("p", "muted");
@@ -36,7 +39,12 @@ export class FleetView {
 
   show(data) {
     this.data = data;
-    for (const state of STATES) put(this.numbers[state], String(data.counts[state]));
+    for (const state of STATES) {
+      put(this.numbers[state], String(data.counts[state]));
+      this.numbers[state].parentNode.className = data.counts[state] ? state : "none";
+    }
+    const wrong = data.counts.unready + data.counts.missed + data.counts.invalid;
+    document.title = wrong ? `(${wrong}) Holdfast` : "Holdfast";
     const gone = new Set(this.rows.keys());
     const wanted = data.services.map((service) => {
       const key = `${service.namespace}/${service.name}`;
@@ -84,15 +92,16 @@ class Row {
     this.model = el("span", "sub");
     this.cell("wide").append(link, this.model);
     this.state = this.cell("state");
+    this.reason = this.cell("wide reason");
     this.attainment = this.cell("number", "good");
     this.spot = el("div", "spark");
     this.spot.dataset.key = key;
     this.cell("").append(this.spot);
     this.budget = this.cell("number", "budget");
     this.arriving = this.cell("number", "arriving");
-    this.replicas = this.cell("number", "replicas");
+    this.replicas = this.cell("", "replicas");
     this.cost = this.cell("number");
-    this.decision = this.cell("wide");
+    this.decision = this.cell("", "decision");
   }
 
   cell(className, label = "") {
@@ -105,19 +114,19 @@ class Row {
   show(service, data) {
     this.service = service;
     this.data = data;
-    this.words = [service.namespace, "/", service.name, " ", service.model ?? "", " ", service.reason, " ", service.state,
+    this.words = [service.namespace, "/", service.name, " ", service.model ?? "", " ", service.reason, " ", WORDS[service.state],
       " ", service.action_reason ?? ""].join("").toLowerCase();
     put(this.model, service.model ?? "");
-    put(this.state, WORDS[service.state]);
+    putBoth(this.state, WORDS[service.state], service.wrong ? lasting(service.since, data.at) : "");
     this.state.className = `state ${service.state}`;
     this.tr.title = service.message;
-    put(this.attainment, service.objective ? `${share(service.attainment)} of ${share(service.objective)}` : "");
+    putBoth(this.reason, service.reason, service.wrong ? service.message : "");
+    putBoth(this.attainment, share(service.attainment), service.objective ? `of ${share(service.objective)}` : "");
     put(this.budget, budget(service.budget_remaining));
     put(this.arriving, figure(service.arrival_rps, " req/s"));
-    const coming = service.starting_replicas ? ` +${service.starting_replicas}` : "";
-    put(this.replicas, `${count(service.ready_replicas)}${coming} of ${count(service.desired_replicas)}`);
+    putBoth(this.replicas, `${count(service.ready_replicas)} of ${count(service.desired_replicas)} Ready`, others(service));
     put(this.cost, dollars(service.dollars_per_hour));
-    put(this.decision, service.action ? `${service.action}: ${service.action_reason}` : `${service.reason}: ${service.message}`);
+    putBoth(this.decision, service.action ?? "", service.action_reason ?? "");
     if (this.spark && service.spark) this.spark.show(service, data);
   }
 

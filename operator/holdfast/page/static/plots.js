@@ -1,38 +1,50 @@
 // uPlot with our colours. A value that is not known is null: a gap, never a zero.
 import { clock } from "./text.js";
 
-export const COLOURS = {
-  good: "#2f9e77", missed: "#d1495b", ink: "#1f2933", muted: "#697586", starting: "#7fb2d6", warn: "#e8a33d",
-};
-const GRID = { stroke: "#e4e7eb", width: 1 };
+// Of the scheme, light or dark, that the browser prefers now; the page is built anew where that changes.
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+// Lines differ by dash and width as well as by colour.
+export const DASHED = [7, 4], DOTTED = [2, 3], MIXED = [9, 3, 2, 3];
 const FONT = "12px system-ui, sans-serif";
 const FEW_POINTS = 8; // of which a line may be too short to be seen
 
 const lonely = (plot, index) => plot.data[index].filter((value) => value != null).length < FEW_POINTS;
 
 function line(given) {
-  const { dash, stepped, ...series } = given;
+  const { stroke, filled, stepped, ...series } = given;
   return {
-    width: 1.5, points: { show: lonely, size: 4 }, ...series,
-    ...(dash ? { dash: [6, 4], width: 1.2 } : {}),
+    width: 1.5, points: { show: lonely, size: 4 }, ...series, stroke: colour(stroke),
+    ...(filled ? { fill: `${colour(stroke)}${filled}` } : {}),
     ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
   };
 }
 
-// `lines`: {label, stroke, dash, stepped, fill, value}; `low`, `high`: bounds that are always within sight.
+function axis(more) {
+  const grid = { stroke: colour("grid"), width: 1 };
+  return { font: FONT, stroke: colour("muted"), grid, ticks: grid, ...more };
+}
+
+// `lines`: {label, stroke (name of a colour), dash, width, stepped, filled (opacity in hex)}; `low`, `high`: bounds that
+// are always within sight.
 export class Plot {
   constructor(host, { lines, format, low = 0, high = 0, marks = () => [] }) {
     this.host = host;
-    const value = (_, shown) => (shown == null ? "–" : format(shown));
+    // Without a cursor the legend shows the newest values.
+    const value = (plot, shown, index, at) => {
+      const told = at == null ? plot.data[index].at(-1) : shown;
+      return told == null ? "–" : format(told);
+    };
     this.plot = new uPlot({
       width: this.width(), height: 190, padding: [8, 18, 0, 0],
       cursor: { sync: { key: "time" }, drag: { x: false, y: false }, points: { size: 6 } },
+      legend: { markers: { width: 2, dash: (plot, index) => legendDash(plot.series[index].dash) } },
       scales: { x: { time: true }, y: { range: (_, min, max) => bounds(Math.min(low, min ?? low), Math.max(high, max ?? high)) } },
       axes: [
-        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, values: (_, ticks) => ticks.map((at) => clock(at)) },
-        { font: FONT, stroke: COLOURS.muted, grid: GRID, ticks: GRID, size: 72, values: (_, ticks) => ticks.map(format) },
+        axis({ values: (_, ticks) => ticks.map((at) => clock(at)) }),
+        axis({ size: 72, values: (_, ticks) => ticks.map(format) }),
       ],
-      series: [{ label: "at", value: (_, at) => (at == null ? "–" : clock(at)) }, ...lines.map((each) => line({ value, ...each }))],
+      series: [{ label: "at", value: (_, at, __, index) => (index == null ? "now" : clock(at)) }, ...lines.map((each) => line({ value, ...each }))],
       hooks: { draw: [(plot) => drawMarks(plot, marks())] },
     }, [[], ...lines.map(() => [])], host);
     this.watch = new ResizeObserver(() => this.plot.setSize({ width: this.width(), height: 190 }));
@@ -48,6 +60,7 @@ export class Plot {
     this.plot.batch(() => {
       this.plot.setScale("x", { min: from, max: to });
     });
+    if (this.plot.cursor.idx == null) this.plot.setLegend({ idx: null }, false);
   }
 
   end() {
@@ -67,8 +80,8 @@ export class Spark {
       axes: [{ show: false }, { show: false }],
       series: [
         {},
-        line({ stroke: COLOURS.missed, dash: true, points: { show: false } }),
-        line({ stroke: COLOURS.ink }),
+        line({ stroke: "missed", dash: DASHED, width: 1.2, points: { show: false } }),
+        line({ stroke: "ink" }),
       ],
     }, sparkData(row, data), host);
   }
@@ -84,6 +97,7 @@ export class Spark {
 }
 
 const lowest = (row) => Math.min(100 - 250 * (1 - row.objective), ...row.spark.filter((value) => value != null));
+const legendDash = (dash) => (dash == null ? "solid" : dash[0] < 4 ? "dotted" : "dashed");
 
 function sparkData(row, data) {
   const times = row.spark.map((_, index) => data.spark_from + index * data.spark_step_seconds);
@@ -98,7 +112,7 @@ function bounds(low, high) {
 function drawMarks(plot, times) {
   const { ctx, bbox } = plot;
   ctx.save();
-  ctx.strokeStyle = COLOURS.muted;
+  ctx.strokeStyle = colour("edge");
   ctx.setLineDash([2, 3]);
   for (const at of times) {
     if (at < plot.scales.x.min || at > plot.scales.x.max) continue;

@@ -1,6 +1,6 @@
 // One service: whether the objective holds, what happened over time, what was decided, and what else could have been.
-import { COLOURS, Plot } from "./plots.js";
-import { budget, clock, count, dollars, el, figure, NONE, put, seconds, share, WORDS } from "./text.js";
+import { DASHED, DOTTED, MIXED, Plot } from "./plots.js";
+import { budget, clock, count, dollars, el, figure, lasting, NONE, others, put, seconds, share, WORDS } from "./text.js";
 
 const LEAST_AXIS_SECONDS = 600;
 const rate = (value) => figure(value, "/s");
@@ -17,11 +17,11 @@ export class ServiceView {
   constructor(main) {
     this.head = el("h1");
     this.about = el("p", "muted");
-    this.state = el("p");
+    this.verdict = el("div", "verdict");
     this.tiles = el("div", "tiles");
     this.grid = el("div", "plots");
     this.parts = el("div");
-    main.append(this.head, this.about, this.state, this.tiles, this.grid, this.parts);
+    main.append(this.head, this.about, this.verdict, this.tiles, this.grid, this.parts);
     this.plots = [];
     this.marks = [];
   }
@@ -29,12 +29,14 @@ export class ServiceView {
   show(data) {
     put(this.head, `${data.namespace}/${data.name}`);
     put(this.about, `${data.model} · ${share(data.objective)} of requests within ${bounds(data.slo)}, over ${seconds(data.window_seconds)}`);
-    this.state.replaceChildren(el("span", `state ${data.state}`, `SLO ${WORDS[data.state]}`), ` ${data.reason}: ${data.message}`);
+    document.title = `${WORDS[data.state]}: ${data.namespace}/${data.name}`;
+    this.verdict.replaceChildren(...verdict(data));
     this.tiles.replaceChildren(...tiles(data));
     this.marks = data.changes.map((change) => change.at);
     this.build(data);
     this.draw(data);
-    this.parts.replaceChildren(...decisions(data), ...whatIf(data), ...inputs(data.decision, "The newest decision"),
+    this.parts.replaceChildren(...classes(data), ...decisions(data), ...whatIf(data), ...savings(data.used),
+      ...inputs(data.decision, "The newest decision"),
       ...(data.recommendation ? inputs(data.recommendation, "Recommended") : []), ...conditions(data));
   }
 
@@ -48,8 +50,8 @@ export class ServiceView {
     const latency = (name, bound, objective) => ({
       title: name, format: (value) => seconds(value), high: bound,
       lines: [
-        { label: "p50", stroke: COLOURS.starting }, { label: "p95", stroke: COLOURS.warn }, { label: "p99", stroke: COLOURS.ink },
-        { label: "objective", stroke: COLOURS.missed, dash: true },
+        { label: "p50", stroke: "coming" }, { label: "p95", stroke: "warn", dash: MIXED },
+        { label: "p99", stroke: "ink", width: 2 }, { label: "objective", stroke: "missed", dash: DASHED },
       ],
       rows: (s) => [s[`${objective}_p50_seconds`], s[`${objective}_p95_seconds`], s[`${objective}_p99_seconds`], level(s, bound)],
     });
@@ -57,16 +59,17 @@ export class ServiceView {
     const plots = [
       { title: "Requests", format: rate,
         lines: [
-          { label: "arriving", stroke: COLOURS.ink }, { label: "good", stroke: COLOURS.good, fill: "#2f9e7722" },
-          { label: "bad", stroke: COLOURS.missed, fill: "#d1495b33" }, { label: "forecast", stroke: COLOURS.muted, dash: true },
-          { label: "Ready replicas carry", stroke: COLOURS.warn, dash: true },
+          { label: "arriving", stroke: "ink" }, { label: "good", stroke: "good", filled: "22" },
+          { label: "bad", stroke: "missed", width: 2.5, filled: "55" }, { label: "forecast", stroke: "muted", dash: DASHED },
+          { label: "Ready replicas carry", stroke: "warn", dash: DOTTED, width: 2 },
         ],
         rows: (s) => [s.arrival_rps, s.good_rps, minus(s.arrival_rps, s.good_rps), s.forecast_rps, s.capacity_rps] },
       { title: "Replicas", format: whole, high: 1,
         lines: [
-          { label: "wanted", stroke: COLOURS.ink, stepped: true }, { label: "Ready", stroke: COLOURS.good, stepped: true },
-          { label: "starting", stroke: COLOURS.starting, stepped: true },
-          { label: "draining", stroke: COLOURS.muted, stepped: true },
+          { label: "wanted", stroke: "ink", dash: DASHED, stepped: true },
+          { label: "Ready", stroke: "good", width: 2.5, filled: "22", stepped: true },
+          { label: "starting", stroke: "coming", filled: "44", stepped: true },
+          { label: "draining", stroke: "muted", dash: DOTTED, width: 2, stepped: true },
         ],
         rows: (s) => [s.desired_replicas, s.ready_replicas, s.starting_replicas, s.draining_replicas] },
       latency("Time to first token", ttft_seconds, "ttft"),
@@ -74,16 +77,16 @@ export class ServiceView {
       ...(endToEnd ? [latency("End to end", e2e_seconds, "e2e")] : []),
       { title: "Bad requests by cause", format: rate, note: (told) => CAUSES[told.bad_source],
         lines: [
-          { label: "TTFT", stroke: COLOURS.missed }, { label: "TPOT", stroke: COLOURS.warn },
-          ...(endToEnd ? [{ label: "E2E", stroke: COLOURS.starting }] : []),
-          { label: "turned away", stroke: COLOURS.ink }, { label: "failed", stroke: COLOURS.muted },
+          { label: "TTFT", stroke: "missed" }, { label: "TPOT", stroke: "warn", dash: MIXED },
+          ...(endToEnd ? [{ label: "E2E", stroke: "coming", dash: DASHED }] : []),
+          { label: "turned away", stroke: "ink", dash: DOTTED, width: 2 }, { label: "failed", stroke: "muted", width: 2.5 },
         ],
         rows: (s) => [s.bad_ttft_rps, s.bad_tpot_rps, ...(endToEnd ? [s.bad_e2e_rps] : []), s.bad_rejected_rps, s.bad_error_rps] },
       { title: `Good requests over ${seconds(data.window_seconds)}`, format: percent, low: 100 - 400 * (1 - data.objective), high: 100,
-        lines: [{ label: "good", stroke: COLOURS.ink }, { label: "objective", stroke: COLOURS.missed, dash: true }],
+        lines: [{ label: "good", stroke: "ink", width: 2 }, { label: "objective", stroke: "missed", dash: DASHED }],
         rows: (s) => [s.missed_share.map((value) => (value == null ? null : 100 * (1 - value))), level(s, 100 * data.objective)] },
       { title: "Error budget left", format: percent, high: 100,
-        lines: [{ label: "left", stroke: COLOURS.ink }, { label: "spent", stroke: COLOURS.missed, dash: true }],
+        lines: [{ label: "left", stroke: "ink", width: 2 }, { label: "all spent", stroke: "missed", dash: DASHED }],
         rows: (s) => [s.budget_remaining.map((value) => (value == null ? null : 100 * value)), level(s, 0)] },
     ];
     this.plots = plots.map(({ title, rows, note = () => "", ...options }) => {
@@ -113,8 +116,25 @@ export class ServiceView {
 const bounds = (slo) =>
   [["TTFT", slo.ttft_seconds], ["TPOT", slo.tpot_seconds], ["E2E", slo.e2e_seconds]]
     .filter(([, bound]) => bound != null).map(([name, bound]) => `${name} ${seconds(bound)}`).join(" and ");
+const atOnce = ({ p50, p90, p99 }) => ([p50, p90, p99].some((value) => value != null) ? [p50, p90, p99].map((value) => figure(value)).join(", ") : NONE);
 const level = (series, value) => series.times.map(() => value);
 const minus = (all, some) => all.map((value, index) => (value == null || some[index] == null ? null : Math.max(0, value - some[index])));
+
+// What a person should read first: the worst condition, that of the objective, the other ones that are wrong, and what
+// is done about it.
+function verdict(data) {
+  const shown = data.conditions.filter((each, place) => !place || each.wrong || each.type === "SLOMet");
+  const decision = el("p");
+  decision.append("Newest decision ", el("b", "", `${data.action}, ${data.action_reason}`), `: ${data.action_message}`);
+  return [el("p", `state ${data.state}`, WORDS[data.state]), ...shown.map((each) => told(each, data.at)), decision];
+}
+
+function told(condition, at) {
+  const line = el("p");
+  const about = `${condition.type} is ${condition.status} ${lasting(condition.since, at)}`;
+  line.append(el("b", "", condition.reason), `: ${condition.message} `, el("span", "muted", `(${about})`));
+  return line;
+}
 
 function tiles(data) {
   return [
@@ -122,7 +142,8 @@ function tiles(data) {
     ["budget left", budget(data.budget_remaining)],
     ["arriving", figure(data.arrival_rps, " req/s")],
     ["good", figure(data.good_rps, " req/s")],
-    ["Ready of wanted", `${count(data.ready_replicas)} of ${count(data.desired_replicas)}`],
+    ["at once in engines: p50, p90, p99 of ten minutes", atOnce(data.concurrency)],
+    [["replicas Ready", others(data)].filter(Boolean).join(", "), `${count(data.ready_replicas)} of ${count(data.desired_replicas)}`],
     ["least to most", data.limits.pinned == null ? `${data.limits.min} to ${data.limits.max}` : `pinned to ${data.limits.pinned}`],
     ["cost", dollars(data.dollars_per_hour)],
   ].map(([label, value]) => {
@@ -149,6 +170,13 @@ function table(heads, rows) {
   return whole;
 }
 
+function classes(data) {
+  const rows = data.classes.map((each) => [each.name || "none", share(each.attainment), share(each.objective),
+    share(each.budget_remaining), String(Math.round(each.judged))]);
+  const head = ["class", "good requests", "objective", "budget left", "judged"];
+  return rows.length ? [el("h2", "", "Classes over slo.window"), table(head, rows)] : [];
+}
+
 function decisions(data) {
   const rows = data.changes.toReversed().map((change) =>
     [clock(change.at, true), change.action, change.reason, String(change.replicas), change.message]);
@@ -168,6 +196,14 @@ function whatIf(data) {
   return rows.length ? [el("h2", "", "What if it were another size"), about, table(["replicas", "carry", "load", "", "cost"], rows)] : [];
 }
 
+function savings(used) {
+  const spent = used.dollars == null ? "" : `, $${used.dollars.toFixed(2)}`;
+  const sum = `In the ${figure(used.hours, " h")} known here: ${figure(used.ready_replica_hours, " h")} of Ready replicas${spent}.`;
+  const about = el("p", "muted", "The twin plays a recorded day for minutes, so no page waits for what Holdfast would have used. Ask for it: ");
+  about.append(el("code", "", used.savings_command));
+  return used.hours ? [el("h2", "", "Used, and saved"), el("p", "", sum), about] : [];
+}
+
 function inputs(decision, title) {
   const found = decision.inputs ?? {};
   const parts = [el("h2", "", title), el("p", "", `${decision.action}, ${decision.reason}: ${decision.message}`)];
@@ -182,6 +218,7 @@ function inputs(decision, title) {
 }
 
 function conditions(data) {
-  const rows = data.conditions.map((each) => [each.type, each.status, each.reason, each.message]);
-  return [el("h2", "", "Conditions"), table(["condition", "is", "why", "in words"], rows)];
+  const rows = data.conditions.map((each) =>
+    [each.type, each.status, lasting(each.since, data.at), each.reason, each.message]);
+  return [el("h2", "", "Conditions"), table(["condition", "is", "how long", "why", "in words"], rows)];
 }

@@ -11,6 +11,13 @@ export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// A line, and a paler one below it.
+export function putBoth(element, text, below) {
+  if (element.childNodes.length !== 2) element.replaceChildren(el("span"), el("span", "sub"));
+  put(element.firstChild, text);
+  put(element.lastChild, below);
+}
+
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 export const NONE = "–";
 
@@ -38,4 +45,16 @@ export const clock = (at, withSeconds = false) =>
     hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds ? { second: "2-digit" } : {}),
   });
 
-export const WORDS = { held: "held", missed: "missed", unknown: "unknown", invalid: "invalid" };
+// For how long a condition has had its status: "for 19 min".
+export function lasting(since, at) {
+  const passed = at - Date.parse(since) / 1000;
+  if (!(passed >= 0)) return "";
+  const [size, unit] = [[86400, "days"], [3600, "h"], [60, "min"]].find(([each]) => passed >= 2 * each) ?? [1, "s"];
+  return `for ${Math.floor(passed / size)} ${unit}`;
+}
+
+// Replicas that are not Ready, in words: "1 starting, 2 without a node".
+export const others = (row) =>
+  Object.entries(row.others ?? {}).map(([what, number]) => `${number} ${what}`).join(", ");
+
+export const WORDS = { unready: "not ready", missed: "missed", unknown: "unknown", invalid: "invalid", held: "held" };

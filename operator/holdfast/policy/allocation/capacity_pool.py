@@ -19,9 +19,9 @@ Place = tuple[str, frozenset[str]]
 class CapacityPool:
     """Claims whose replicas find room on the same nodes only, and the GPUs that these have for them.
 
-    `kept` GPUs come on top as soon as services that are leaving have left. `paired` are taken by replicas that serve
-    beside those of another accelerator, whether they have them already or have waited for too long (`waits`). With a
-    `cap` they are the claims of its namespace instead, wherever their replicas find room.
+    `kept` GPUs come on top as soon as services that are leaving have left. `paired` GPUs are for replicas that serve
+    next to another accelerator's: replicas that have them, or that have waited for too long (`waits`). With a `cap`
+    the claims are those of its namespace instead, wherever their replicas find room.
     """
 
     gpus: int
@@ -59,8 +59,8 @@ def capped_pools(requests: Collection[CapacityRequest], inventory: Inventory) ->
 def capacity_pools(requests: Collection[CapacityRequest], inventory: Inventory) -> list[CapacityPool]:
     """Return a pool for each set of nodes that some claim may run on, and there for each size of replica.
 
-    A wider pool holds the claims of the narrower ones inside it as well. Claims that no node matches are in none: nodes
-    may be created for whoever asks. Pools of caps come last.
+    A wider pool holds the claims of the narrower ones inside it as well. Claims that no node matches are in none:
+    nodes may be created for them. Pools of caps come last.
     """
     by_place: defaultdict[Place, list[CapacityRequest]] = defaultdict(list)
     kept: Counter[Place] = Counter()

@@ -76,7 +76,7 @@ def _is_short(pool: CapacityPool) -> bool:
 def _promised(
     before: Mapping[ServiceKey, Promise], tight: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int], now: float
 ) -> Iterable[tuple[ServiceKey, Promise]]:
-    """Those that wait for more than they hold, and get it once others have scaled down or moved away."""
+    """Promises to services that wait for more GPUs than they hold, until others have scaled down or moved away."""
     for pool in tight:
         keepers = sum(bool(request.kept) for request in pool.requests)
         for request in pool.requests:
@@ -136,11 +136,11 @@ def _watched(
 
 
 Holders = Mapping[str, Sequence[CapacityRequest]]
-"""Those that have GPUs, by namespace, the highest priority first."""
+"""Claims that have GPUs, by namespace, the highest priority first."""
 
 
 def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int]) -> dict[ServiceKey, Holders]:
-    """Return for each request those that have GPUs where a cap binds, else where most others compete for them."""
+    """Return for each request the claims with GPUs: where a cap binds, else in the pool with the most claims."""
     found: dict[ServiceKey, Holders] = {}
     for pool in sorted(pools, key=lambda pool: (bool(pool.cap), len(pool.requests))):
         holders: defaultdict[str, list[CapacityRequest]] = defaultdict(list)
@@ -152,7 +152,7 @@ def _holders(pools: Iterable[CapacityPool], allocated: Mapping[ServiceKey, int])
 
 
 def _others(request: CapacityRequest, holders: Holders, allocated: Mapping[ServiceKey, int]) -> str:
-    """Name the others that have GPUs: whoever reads a status need not know what runs in other namespaces."""
+    """Name the others that have GPUs; services of other namespaces are only counted, for readers of one status."""
     others = (other for other in holders.get(request.key.namespace, ()) if other.key != request.key)
     near = list(islice(others, MOST_NAMED))
     more = sum(map(len, holders.values())) - len(near) - bool(allocated[request.key])
@@ -164,7 +164,7 @@ def _others(request: CapacityRequest, holders: Holders, allocated: Mapping[Servi
 
 
 def _grant(request: CapacityRequest, replicas: int, others: str, cap: GpuCap | None) -> Allocation:
-    """Say what one more GPU would give, and who has those that there are."""
+    """Say what one more GPU would give, and which services have the GPUs."""
     went = f"; GPUs went to {others}" if others else ""
     gain = request.worth(replicas + 1) / request.option.gpus_per_replica
     share = f", {gain / request.demand_rps:.1%} of its sized load" if gain > 0.0 else ""

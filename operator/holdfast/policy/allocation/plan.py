@@ -45,8 +45,8 @@ class Sharing:
 def share_out(pools: Sequence[CapacityPool]) -> dict[ServiceKey, int]:
     """Return how many replicas each request gets in turn: by priority, then by good requests per GPU.
 
-    None gets more than it wants, or than fit beside the least of all, which stay even where they do not fit together.
-    Replicas that add nothing to what a service can make good come last, whoever's they are.
+    No request gets more than it wants, or more than fit once each has its least; the least is given even where it does
+    not fit. Replicas that add no good requests come last, at any priority.
     """
     requests = {request.key: request for pool in pools for request in pool.requests}
     allocated = {key: request.least for key, request in requests.items()}
@@ -119,7 +119,7 @@ def _guaranteed(request: CapacityRequest, replicas: int) -> CapacityRequest:
 
 
 def _rooms(rivals: Sequence[CapacityRequest], requests: Requests, inventory: Inventory) -> list[CapacityPool]:
-    """The pools with what rivals may have there: of those that are not scarce what all others leave.
+    """The pools with the GPUs that the rivals may have there: all of a pool, less what the other services want.
 
     Minimums above a cap are the trouble of its namespace alone.
     """

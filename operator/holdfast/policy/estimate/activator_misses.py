@@ -15,7 +15,7 @@ from holdfast.domain.activator import NO_WAITS, Activator, Waits, longer_than
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import History, RateSample
 from holdfast.domain.value import value
-from holdfast.policy.estimate.slo_budget import Budget, Verdicts, amended
+from holdfast.policy.estimate.slo_budget import Budget, Verdicts, add, plus
 
 MOST_PROCESSES = 8
 """Activator processes remembered: during a rollout two processes answer, and each crash starts a new process."""
@@ -99,7 +99,10 @@ def account(
     counted, lost = _given_up(memory.counted, now)
     owed, more = _judged(memory.owed, Missed(missed.late, missed.lost + lost), budget.latest)
     memory = replace(memory, counted=counted, owed=owed)
-    return memory, budget if more == Verdicts() else amended(budget, more, now)
+    if more == Verdicts():
+        return memory, budget
+    # Negative numbers retract verdicts, never more than the last tick added.
+    return memory, replace(add(budget, more, now), latest=plus(budget.latest, more))
 
 
 def _observed(memory: ActivatorMisses, activator: Activator, slo: Slo, now: float) -> tuple[ActivatorMisses, Missed]:

@@ -128,9 +128,7 @@ def _observe(
         return _restart(memory, Cell(now, interval, count), memory.settles_at, lead_seconds)
     passed = interval if memory.seen_at is None else min(now - memory.seen_at, interval)
     grown, whole = _extend(memory, Cell(now, passed, count * passed / interval), interval)
-    if whole or line is None:
-        return _close(grown, lead_seconds)
-    return grown
+    return _close(grown, lead_seconds) if whole or line is None else grown
 
 
 @lru_cache(maxsize=4096)

@@ -149,8 +149,7 @@ def _measured(
 
 def _of_steps(law: StepLaw, steps: StepSums) -> tuple[float, float] | None:
     """Return the logarithm of measured seconds of steps relative to those of the law."""
-    work = law.c1 * steps.prefill_tokens + law.c2 * steps.decodes + law.c3 * steps.kv_tokens + law.c4 * steps.pairs
-    predicted = law.c0 * steps.steps + work
+    predicted = law.sums_seconds(steps)
     if not (0.0 < predicted < LARGEST and 0.0 < steps.seconds < LARGEST):
         return None
     return math.log(steps.seconds / predicted), STEPS_DEVIATION

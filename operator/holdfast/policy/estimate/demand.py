@@ -90,7 +90,7 @@ def affordable_replicas(dollars_per_hour: float, replica_cost_per_hour: float) -
 
 
 def backlog(waiting: float, forecast: Forecast | None, ttft_seconds: float) -> float:
-    """Return the requests that wait beyond those that arrived within the TTFT objective.
+    """Return the requests that have waited longer than the TTFT objective.
 
     A queue of requests that are still within TTFT is normal. Of the requests that wait longer, at most one lead time's
     arrivals count: clients of older requests have given up.

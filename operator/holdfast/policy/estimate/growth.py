@@ -65,7 +65,8 @@ def watch_growth(
         return memory
     if not missed or evidence.highest_rps >= carried_rps:
         return NONE
-    found = _seen(accelerator, size, evidence)
+    good, served = 1.0 - evidence.verdicts.bad_share, evidence.begun / evidence.replica_seconds
+    found = Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
     if memory.size == 0 or _differs(found, memory) or _helps(found, memory):
         return found
     if size > memory.largest:
@@ -73,12 +74,6 @@ def watch_growth(
     if found.share < memory.share - BETTER:
         return memory if size < memory.size else found
     return memory if _serves_less(found, memory) else replace(memory, size=min(size, memory.size))
-
-
-def _seen(accelerator: str, size: int, evidence: EvidenceWindow) -> Growth:
-    served = evidence.begun / evidence.replica_seconds
-    good = 1.0 - evidence.verdicts.bad_share
-    return Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
 
 
 def _differs(found: Growth, memory: Growth) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.domain.service import Slo
 from holdfast.domain.value import value
+from holdfast.policy.estimate.class_budgets import ClassState, hardest
 from holdfast.policy.estimate.slo_budget import Budget, SloState
 
 LOWEST, HIGHEST = 0.05, 0.9995
@@ -55,6 +58,19 @@ def adapt(
     step = weight * (budget.latest.bad_share / slo.budget_share - pace)
     step = min(step, 0.0) if short else step
     return Headroom(min(HIGHEST, max(LOWEST, memory.quantile + step)), memory.sizing)
+
+
+def follow(
+    memory: Headroom, classes: Sequence[ClassState], level_rps: float, frozen: bool, short: bool = False
+) -> Headroom:
+    """Take the step of the class that is hardest to keep, or a higher one of another class that burns its budget."""
+
+    def step(of: ClassState) -> Headroom:
+        expected = level_rps * of.slo.window_seconds * of.state.share
+        return adapt(memory, of.budget, of.state, of.slo, expected, frozen, short)
+
+    risen = (after for each in classes if (after := step(each)).quantile > memory.quantile)
+    return max((step(hardest(classes)), *risen), key=lambda each: each.quantile)
 
 
 def in_force(memory: Headroom, starting: bool) -> Headroom:

@@ -1,7 +1,8 @@
 """Requests that no series of vLLM shows: their clients left the queue, and vLLM forgot them at once.
 
-Source: vllm-project/vllm#31503. What remains is the queue itself. Clients that leave a queue that is served in order
-waited no longer than those that are served meanwhile, so Little's law tells at least how many leave it, served or not.
+Source: vllm-project/vllm#31503. What remains is the queue itself. A client that leaves a queue that is served
+in order has waited no longer than a client that is served meanwhile. So Little's law gives a lower bound of how many
+leave the queue, served or not.
 """
 
 from __future__ import annotations

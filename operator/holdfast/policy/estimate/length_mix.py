@@ -133,13 +133,14 @@ def observe_lengths(memory: Lengths, seen: Seen, now: float) -> Lengths:
 
 
 def _told(total: AcceleratorTraffic) -> Sums:
+    """The sums of an interval; prompts that begin are not counted without their tokens, so that their mean holds."""
     return Sums(
         requests=total.length_samples,
         prompt_tokens=total.prompt_length_sum,
         output_tokens=total.output_length_sum,
         all_tokens=total.prompt_tokens,
         cached_tokens=min(total.cached_prompt_tokens, total.prompt_tokens),
-        begun=total.ttft_count,
+        begun=total.ttft_count if total.prompt_tokens > 0.0 else 0.0,
     )
 
 

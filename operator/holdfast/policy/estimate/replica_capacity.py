@@ -87,8 +87,8 @@ class Correction:
 class Belief:
     """Estimate for one accelerator: the model's answer, the inputs of the answer, and the correction since.
 
-    `fast_loop`: the engines tune their own limits. Then `limits` are the best limits within those that the engines are
-    `started` with, once they were `searched` for.
+    `fast_loop`: the engines tune their own limits. Then `limits` are the best limits within the limits that the
+    engines are `started` with, once they were `searched` for.
     """
 
     option: AcceleratorOption
@@ -125,6 +125,10 @@ class Belief:
         """Whether a single request can meet the objectives, as far as it is known."""
         guessed = bool(self.rate.unknown) and not self.correction.looks
         return self.rate.feasible or self.doubtful or guessed or self.correction.proven or self.scaled.compared
+
+    def meets(self, name: str) -> bool:
+        """Return whether a single request of a class can meet its objectives; of any without classes."""
+        return self.feasible or any(slo.name == name and rate.feasible for slo, rate in self.rate.rates.items())
 
     @property
     def engine(self) -> AcceleratorOption:
@@ -165,12 +169,16 @@ class Engines(NamedTuple):
 
 @value
 class Capacity:
-    """Beliefs about every accelerator of a spec, in the spec's order, and the lengths they hold for."""
+    """Beliefs about every accelerator of a spec, in the spec's order, and the lengths and `shares` they hold for.
+
+    `shares` are those of the classes; empty where they are unknown, or there are none.
+    """
 
     spec: ServiceSpec | None = None
     lengths: Lengths = field(default_factory=Lengths)
     mix: LengthMix | None = None
     beliefs: tuple[Belief, ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     def belief(self, accelerator: str) -> Belief | None:
         """Return the belief about an accelerator; None where it is not listed."""
@@ -194,6 +202,7 @@ def believe(
     measured: tuple[Measured, ...] = (),
     recalled: Recalled = NOTHING,
     facts: Mapping[str, EngineFacts] = MappingProxyType({}),
+    shares: Mapping[str, float] = MappingProxyType({}),
 ) -> Capacity:
     """Update the beliefs; a belief whose inputs did not change materially is retained.
 
@@ -205,12 +214,8 @@ def believe(
     differ from the spec's. `measured` has benchmark results of such engines. `recalled` is what was learned before a
     restart; it is the first correction. `facts` has what engines of an accelerator report.
     """
-    same = memory.spec is spec or memory.spec == spec
-    benchmarks = {result.accelerator: result for result in measured}
-    engines = {
-        name: Engines(name in fast_loops, tuned.get(name) or spec.batching, benchmarks.get(name), facts.get(name))
-        for name in (option.name for option in spec.accelerators)
-    }
+    same, memory = memory.spec is spec or memory.spec == spec, _of_mix(memory, shares)
+    engines = _engines(spec, fast_loops, tuned, measured, facts)
     outdated = (_is_outdated(belief, engines[belief.option.name]) for belief in memory.beliefs)
     if same and not moved(memory.lengths, lengths) and not any(outdated):
         return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
@@ -223,19 +228,55 @@ def believe(
         # Status also shows what this process has learned: it counts after a start only, until engines report facts.
         fresh = memory.spec is None or (old is not None and old.facts == EngineFacts() and old.correction.looks < 2)
         first = _first(spec, option, recalled) if fresh else Correction()
-        correction = first if old is None or not _same_engines(old.option, option) else old.correction
-        if old is not None and not judged_alike:
-            correction = correction.for_others()
         # At an edit of the model, engines still report the old one.
         reported = its.facts if memory.spec is None or known is memory else None
-        engine = replace(option, facts=(old.facts if old is not None else EngineFacts()).updated(reported))
+        engine = replace(option, facts=(EngineFacts() if old is None else old.facts).updated(reported))
+        correction = _kept(old, option, first, judged_alike)
         if old is not None and not same_law(spec, old.engine, engine):
             correction = first  # the old one was learned relative to another law
         belief = _belief(old, limited_to(spec, its.started), option, engine, mix, model, its, correction)
         if belief is None:
             return _estimated(memory, mix) if same else Capacity()
-        beliefs.append(belief)
-    return Capacity(spec, lengths, mix, tuple(beliefs))
+        beliefs.append(replace(belief, rate=belief.rate.of_mix(memory.shares)))
+    return Capacity(spec, lengths, mix, tuple(beliefs), memory.shares)
+
+
+def _engines(
+    spec: ServiceSpec,
+    fast_loops: frozenset[str],
+    tuned: Mapping[str, BatchingLimits],
+    measured: tuple[Measured, ...],
+    facts: Mapping[str, EngineFacts],
+) -> dict[str, Engines]:
+    """What is known of the engines of each accelerator."""
+    benchmarks = {result.accelerator: result for result in measured}
+    return {
+        name: Engines(name in fast_loops, tuned.get(name) or spec.batching, benchmarks.get(name), facts.get(name))
+        for name in (option.name for option in spec.accelerators)
+    }
+
+
+def _kept(old: Belief | None, option: AcceleratorOption, first: Correction, judged_alike: bool) -> Correction:
+    """What was learned of the same engines, as far as it holds for other objectives."""
+    if old is None:
+        return first
+    correction = old.correction if _same_engines(old.option, option) else first
+    return correction if judged_alike else correction.for_others()
+
+
+def _of_mix(memory: Capacity, shares: Mapping[str, float]) -> Capacity:
+    """Return the beliefs for other shares of the classes; unknown ones and small changes leave those of before.
+
+    A change is small only where the rates stay, too: a class with few requests may bound those of all.
+    """
+    old = memory.shares
+    if not shares or shares == old:
+        return memory
+    beliefs = tuple(replace(belief, rate=belief.rate.of_mix(shares)) for belief in memory.beliefs)
+    rates = [(one.rate.rate_rps, other.rate.rate_rps) for one, other in zip(memory.beliefs, beliefs, strict=True)]
+    near = old.keys() == shares.keys() and all(abs(shares[name] - old[name]) <= MATERIAL for name in shares)
+    near = near and all(abs(rate - before) <= MATERIAL * before for before, rate in rates)
+    return memory if near else replace(memory, beliefs=beliefs, shares=shares)
 
 
 def _is_outdated(belief: Belief, engines: Engines) -> bool:
@@ -329,7 +370,7 @@ def _searched(memory: Capacity, spec: ServiceSpec, model: EngineModel) -> Capaci
             rate = limits and model.rate(limited_to(spec, limits), engine, mix, belief.slowness)
             if not limits or not rate:
                 return memory
-            belief = replace(belief, rate=rate, limits=limits, searched=True)
+            belief = replace(belief, rate=rate.of_mix(memory.shares), limits=limits, searched=True)
         beliefs.append(belief)
     return replace(memory, beliefs=tuple(beliefs))
 

@@ -161,8 +161,9 @@ def _has_requests(
         return True, False
     if not any(sizes):
         return False, not activator.answers
-    total = seen.total
-    counted = (total.running, total.waiting, seen.arrived, seen.started, total.finished, total.failed, total.aborted)
+    total, came = seen.total, (seen.arrived, seen.started)
+    # Batch keeps the last replica: else its clients would wake a service that has just gone to zero, again and again.
+    counted = (total.running, total.waiting, *came, total.finished, total.failed, total.aborted, total.batch)
     moved = seen.visible and any(count > 0.0 for count in counted)
     return moved, not seen.fresh
 

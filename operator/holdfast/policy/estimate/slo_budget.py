@@ -2,7 +2,7 @@
 
 Verdicts are stored in a ring of at most `BUCKETS` spans of the window. Where every engine runs the active plugin, its
 exact verdicts are used. Otherwise the good requests are the lower Frechet bound: each miss of TTFT, TPOT or E2E is
-assumed to hit a different request of those that finished.
+assumed to hit a different finished request.
 """
 
 from __future__ import annotations
@@ -95,18 +95,23 @@ class Budget:
 
 @value
 class SloState:
-    """What the verdicts mean; None where so few were judged that one bad request would exceed the budget."""
+    """What the verdicts mean; None where so few were judged that one bad request would exceed the budget.
+
+    They are those of a `share` of the requests: of one class, or of all.
+    """
 
     attainment: float | None
     budget_remaining: float | None
     fast_burn: bool
     slow_burn: bool
     judged: float
+    share: float = 1.0
 
     def allowed_requests(self, slo: Slo, level_rps: float) -> float:
-        """Return how many requests may still be bad in a window at this level of arrivals; at least 0."""
+        """Return how many requests may still be bad in a window at this level of arrivals of all; at least 0."""
         bad = 0.0 if self.attainment is None else (1.0 - self.attainment) * self.judged
-        return max(0.0, slo.budget_share * max(self.judged, level_rps * slo.window_seconds) - bad)
+        expected = max(self.judged, level_rps * self.share * slo.window_seconds)
+        return max(0.0, slo.budget_share * expected - bad) / self.share
 
     @property
     def burning(self) -> bool:
@@ -145,11 +150,11 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
         since = now if memory.window_seconds else None
         memory = replace(memory, good=(), bad=(), window_seconds=slo.window_seconds, since=since, gap=Gap.EDITED)
     if not (seen.countable and seen.visible):
-        return replace(_add(memory, NONE, now), begun=None)
+        return replace(add(memory, NONE, now), begun=None)
     interval = seen.interval_seconds
     passed = interval if memory.judged_at is None else min(now - memory.judged_at, interval)
     if passed <= 0.0:
-        return _add(memory, NONE, now)
+        return add(memory, NONE, now)
     share, exact = passed / interval, seen.total.exact
     verdicts, owed = judge_requests(seen, share, memory.owed)  # owed is maintained in case the plugin is turned off
     begun = memory.begun if memory.judged_at is not None and now - memory.judged_at <= interval else None
@@ -157,16 +162,11 @@ def account(memory: Budget, seen: Seen, slo: Slo, now: float) -> Budget:
     verdicts = Verdicts(verdicts.good, verdicts.bad + late + seen.hidden * share)
     if exact is not None:
         verdicts = Verdicts(exact.good * share, exact.bad * share)
-    good, bad, newest = _put(memory, verdicts, now)
     return replace(
-        memory,
-        good=good,
-        bad=bad,
-        newest=newest,
+        add(memory, verdicts, now),
         owed=owed,
         begun=begun,
         judged_at=now,
-        latest=verdicts,
         exact=exact is not None,
         engine_timed=exact is not None and exact.engine_timed > 0,
     )
@@ -189,17 +189,18 @@ def judge_requests(seen: Seen, share: float, owed: float) -> tuple[Verdicts, flo
     return Verdicts(good, bad), min(owing - paid, total.running + total.waiting)
 
 
-def slo_state(memory: Budget, slo: Slo, now: float) -> SloState:
-    """Return attainment, the remaining budget and the burn-rate alerts."""
+def slo_state(memory: Budget, slo: Slo, now: float, share: float = 1.0) -> SloState:
+    """Return attainment, the remaining budget and the burn-rate alerts, of this share of the requests."""
     total = memory.total
     if total.judged * slo.budget_share < 1.0:
-        return SloState(None, None, False, False, total.judged)
+        return SloState(None, None, False, False, total.judged, share)
     return SloState(
         attainment=1.0 - total.bad_share,
         budget_remaining=1.0 - total.bad_share / slo.budget_share,
         fast_burn=_burns(memory, slo, now, FAST),
         slow_burn=_burns(memory, slo, now, SLOW),
         judged=total.judged,
+        share=share,
     )
 
 
@@ -219,7 +220,7 @@ def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
     return Verdicts(sum(memory.good[-spans:]), sum(memory.bad[-spans:])) if spans else NONE
 
 
-def _add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
+def add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
     """Return the budget with these verdicts as the latest ones."""
     good, bad, newest = _put(memory, verdicts, now)
     return replace(memory, good=good, bad=bad, newest=newest, latest=verdicts)
@@ -235,14 +236,6 @@ def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[float, .
         return good, bad, memory.newest
     empty = (0.0,) * min(BUCKETS, index - memory.newest - 1) if good else ()
     return (*good, *empty, more[0])[-BUCKETS:], (*bad, *empty, more[1])[-BUCKETS:], index
-
-
-def amended(memory: Budget, by: Verdicts, now: float) -> Budget:
-    """Add verdicts of another source to those of the last tick; negative numbers retract verdicts.
-
-    No more may be retracted than the last tick added.
-    """
-    return replace(_add(memory, by, now), latest=plus(memory.latest, by))
 
 
 def plus(one: Verdicts, other: Verdicts) -> Verdicts:

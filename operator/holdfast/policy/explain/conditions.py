@@ -8,7 +8,7 @@ from holdfast.api import status
 from holdfast.api.conditions import ConditionType
 from holdfast.api.quantities import counted, format_duration, format_rate, utc
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ClusterProblem
+from holdfast.domain.cluster import UNREADY, ClusterProblem, Replica
 from holdfast.domain.decision import Action, ConditionValue
 from holdfast.domain.schedules import unknown_timezone
 from holdfast.domain.service import AcceleratorOption
@@ -20,12 +20,16 @@ from holdfast.policy.estimate.replica_capacity import MATERIAL
 from holdfast.policy.estimate.slo_budget import recent
 from holdfast.policy.explain import messages
 from holdfast.policy.health.backoff import Backoff
+from holdfast.policy.sizing.guards import BALANCE
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.pinned import pinned_goal, pinned_sentence, recommended_because
-from holdfast.policy.view import BALANCE, View
+from holdfast.policy.view import Load, Minimum, Replacement, Selection, ServiceState, View
 
 LATE_SECONDS = 60.0
 """A replica that has been starting for so long and says what it waits for is worth a sentence."""
+
+PROBED_SECONDS = 300.0
+"""The same of one whose probe has not passed, or twice its usual start: engines load for minutes."""
 
 LATELY_SECONDS, LEAST_JUDGED = 300.0, 20.0
 """Time over which the share of bad requests is judged, and the fewest requests that show it."""
@@ -40,6 +44,9 @@ METRICS_REASONS = {
 """Reasons of missing signals; of all other states it is MetricsPartial."""
 
 CAPACITY_PROBLEMS = frozenset({Reason.QUOTA_EXCEEDED, Reason.INSUFFICIENT_GPUS, Reason.NO_MATCHING_NODES})
+
+_HARMLESS = frozenset({Reason.API_MISSING, Reason.ROUTER_UNAVAILABLE})
+"""Problems that stop no replica: Stalled names them, after all others."""
 
 CAUSES = {
     "ttft_rps": "get a late first token",
@@ -56,16 +63,17 @@ Told = tuple[bool | None, str, str]
 
 def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
     """Return every condition as it stands now."""
-    stuck, bad = _stalled(view), _mostly_bad(view, sizes)
+    state, selection, minimum = view.state, view.selection, view.minimum
+    stuck, bad = _stalled(state, selection, minimum), _mostly_bad(state, selection, sizes)
     scaling = _scaling_active(view, sizes, bad)
     told: dict[ConditionType, Told] = {
         ConditionType.READY: _ready(view, bad),
         ConditionType.SLO_MET: _slo_met(view, sizes),
-        ConditionType.SCALING_ACTIVE: (*scaling[:2], scaling[2] + _capped_priority(view)),
-        ConditionType.METRICS_AVAILABLE: _metrics_available(view),
-        ConditionType.CAPACITY_AVAILABLE: _capacity_available(view, sizes),
+        ConditionType.SCALING_ACTIVE: (*scaling[:2], scaling[2] + _capped_priority(state)),
+        ConditionType.METRICS_AVAILABLE: _metrics_available(state, minimum),
+        ConditionType.CAPACITY_AVAILABLE: _capacity_available(state, selection, sizes),
         # kstatus reads the first of the two that is true: what waits for a person is not under way.
-        ConditionType.RECONCILING: (False, *stuck[1:]) if stuck[0] else _reconciling(view),
+        ConditionType.RECONCILING: (False, *stuck[1:]) if stuck[0] else _reconciling(state, selection, minimum),
         ConditionType.STALLED: stuck,
     }
     return tuple(ConditionValue(kind, *each) for kind, each in told.items())
@@ -73,49 +81,53 @@ def conditions(view: View, sizes: Sizes) -> tuple[ConditionValue, ...]:
 
 def _ready(view: View, bad: str) -> Told:
     """At least one replica has served a token, the object was understood, and not most requests are bad."""
-    serving, problem = view.ready, _problem(view, capacity=False)
+    state, selection, minimum, replacement = view.state, view.selection, view.minimum, view.replacement
+    serving, problem = state.ready, _problem(state, capacity=False)
+    if problem is not None and problem.reason in _HARMLESS:
+        problem = None  # Stalled says it
     if problem is not None and (not serving or problem.reason in (Reason.INVALID, Reason.NAME_CONFLICT)):
         return False, problem.reason, problem.message
-    if told := messages.ailing(view):
-        doubted = view.supply.sick.doubted
-        others = "" if doubted else f"{counted(serving, 'replica', 'serves', 'serve', of=view.size)} normally; "
-        return None if doubted else serving > 0, view.supply.sick.reason, others + told
+    if told := messages.ailing(state, replacement):
+        doubted = state.supply.sick.doubted
+        others = "" if doubted else f"{counted(serving, 'replica', 'serves', 'serve', of=state.size)} normally; "
+        return None if doubted else serving > 0, state.supply.sick.reason, others + told
     if bad:
-        return False, Reason.MOST_REQUESTS_BAD, f"{_shares(view)}, {bad}"
-    broken = _broken(view)
+        return False, Reason.MOST_REQUESTS_BAD, f"{_shares(state)}, {bad}"
+    broken = _broken(state)
     if serving:
-        more = f"{counted(serving, 'replica', 'is', 'are')} ready, {view.size} desired"
+        more = f"{counted(serving, 'replica', 'is', 'are')} ready, {state.size} desired"
         fails = broken[1] if broken else ""
-        sick = messages.passed_over(view) or messages.unproven(view)
-        parts = (_shares(view) if serving <= view.size else more, messages.going(view), sick, fails)
-        return True, Reason.SERVING, "; ".join(filter(None, parts)) + _unknown(view)
-    if view.at_zero and not view.left_at_zero:
-        return True, Reason.IDLE, f"no replica runs; {messages.rests(view)}"
+        going, sick = messages.going(state, selection, replacement), messages.passed_over(state)
+        shares = _shares(state) if serving <= state.size else more
+        parts = (shares, going, sick or messages.unproven(state), fails, messages.slowed(selection.belief.rate))
+        return True, Reason.SERVING, "; ".join(filter(None, parts)) + _unknown(state, selection)
+    if minimum.at_zero and not state.left_at_zero:
+        return True, Reason.IDLE, f"no replica runs; {messages.rests(state, minimum)}"
     if broken:
         return False, *broken
-    backoff = _backoff(view)
+    backoff = _backoff(state, selection)
     if backoff is not None and backoff.reason not in (Reason.INSUFFICIENT_GPUS, Reason.CAPACITY_LIMITED):
         return False, backoff.reason, f"{backoff.accelerator}: {backoff.detail}"
-    return False, Reason.NO_REPLICAS, _awaited(view) + _unknown(view)
+    return False, Reason.NO_REPLICAS, _awaited(state) + _unknown(state, selection)
 
 
-def _shares(view: View) -> str:
-    return counted(view.ready, "replica", "is ready", "are ready", of=view.size)
+def _shares(state: ServiceState) -> str:
+    return counted(state.ready, "replica", "is ready", "are ready", of=state.size)
 
 
-def _unknown(view: View) -> str:
+def _unknown(state: ServiceState, selection: Selection) -> str:
     """What nobody knows of the engines, and how to say it; the same words for as long as the spec is the same."""
-    if view.belief.scaled.compared:
+    if selection.belief.scaled.compared:
         return ""
-    if not (unknown := view.belief.rate.unknown):
-        return "" if view.spec.adopted else _taken(view.spec.accelerator(view.chosen.name))
+    if not (unknown := selection.belief.rate.unknown):
+        return "" if state.spec.adopted else _taken(state.spec.accelerator(selection.name))
     remedies = {
         "model": "name a model that `holdfast catalog` lists, run engines with the plugin, or run an LLMBenchmark",
-        "accelerator": f"describe {view.chosen.name} in accelerators[].hardware",
+        "accelerator": f"describe {selection.name} in accelerators[].hardware",
     }
     remedy = "; ".join(remedies[each] for each in unknown)
     told = f"; unknown {' and '.join(unknown)}: sizing starts from observation"
-    return told if view.spec.adopted else f"{told}; to start from data, {remedy}"
+    return told if state.spec.adopted else f"{told}; to start from data, {remedy}"
 
 
 @lru_cache(maxsize=4096)
@@ -131,102 +143,113 @@ def _taken(option: AcceleratorOption | None) -> str:
     )
 
 
-def _mostly_bad(view: View, sizes: Sizes) -> str:
-    """Say that most requests were bad, where more replicas could be had and none is starting; empty otherwise."""
-    held = view.held_by_people or view.allocation is not None
-    limited = held or sizes.limits & messages.HARD_BOUNDS or view.own.short
-    judged = view.demand.budget.judged_at is not None
-    if not judged or not view.seen.fresh or limited or view.starting or sizes.action is not Action.HOLD:
+def _mostly_bad(state: ServiceState, selection: Selection, sizes: Sizes) -> str:
+    """Say that most requests were bad, where more replicas are possible and none is starting; empty otherwise."""
+    held = state.held_by_people or selection.allocation is not None
+    limited = held or sizes.limits & messages.HARD_BOUNDS or selection.own.short
+    judged = state.demand.budget.judged_at is not None
+    if not judged or not state.seen.fresh or limited or state.starting or sizes.action is not Action.HOLD:
         return ""
-    lately = recent(view.demand.budget, view.now, LATELY_SECONDS)
+    lately = recent(state.demand.budget, state.now, LATELY_SECONDS)
     if lately.judged < LEAST_JUDGED or lately.bad_share <= 0.5:
         return ""
     text = f"but {100.0 * lately.bad_share:.0f} % of the requests of the last 5 min missed the objectives"
     return f"{text}; see the message of SLOMet, and the engine logs"
 
 
-def _broken(view: View) -> tuple[Reason, str] | None:
+def _broken(state: ServiceState) -> tuple[Reason, str] | None:
     """The first replica that will not serve by waiting, and its last words; else the pod that ended in its place."""
-    group = next((group for group in view.groups if group.failing), None)
+    group = next((group for group in state.groups if group.failing), None)
     if group is None:
-        told = messages.ended(view)
+        told = messages.ended(state)
         return (Reason.POD_ENDED, told) if told else None
     replica = group.failing[0]
     words = [word for word in (replica.reason, replica.detail) if word and word != replica.failure]
     return replica.failure, ": ".join((f"{replica.name} on {group.accelerator}", *words))
 
 
-def _awaited(view: View) -> str:
+def _awaited(state: ServiceState) -> str:
     """What the first replica is waited for by; without passing time, so that waiting writes nothing."""
-    if view.left_at_zero:
-        return f"requests are held; {_left_at_zero(view)}" if view.held else _left_at_zero(view)
-    if not view.size:
+    if state.left_at_zero:
+        return f"requests are held; {_left_at_zero(state)}" if state.held else _left_at_zero(state)
+    if not state.size:
         return "the first replicas are being created"
-    starting = [replica for group in view.groups for replica in group.starting]
-    unplaced = sum(len(group.pending) + len(group.short) for group in view.groups)
-    stuck = next((replica for group in view.groups for replica in group.stuck), None)
-    usual = view.supply.cold_starts.p90_seconds
-    late = next((r for r in starting if r.detail and view.now - r.created_at >= LATE_SECONDS), stuck)
+    starting = [replica for group in state.groups for replica in group.starting]
+    unplaced = sum(len(group.pending) + len(group.short) for group in state.groups)
+    stuck = next((replica for group in state.groups for replica in group.stuck), None)
+    usual = state.supply.cold_starts.p90_seconds
+    late = next((replica for replica in starting if _is_late(replica, usual, state.now)), stuck)
     parts = (
-        counted(len(starting), "replica", "is starting", "are starting", of=view.size) if starting else "",
+        counted(len(starting), "replica", "is starting", "are starting", of=state.size) if starting else "",
         f"a start takes about {usual:.0f} s" if starting and usual is not None else "",
-        counted(unplaced, "replica", "waits for a node", "wait for a node", of=view.size) if unplaced else "",
+        counted(unplaced, "replica", "waits for a node", "wait for a node", of=state.size) if unplaced else "",
         f"{late.name} does not become ready: {late.detail or 'see its log'}" if late else "",
-        "the activator holds requests until one is ready" if view.held else "",
+        "the activator holds requests until one is ready" if state.held else "",
     )
-    return "; ".join(filter(None, parts)) or f"none of {counted(view.size, 'desired replica')} has a pod yet"
+    return "; ".join(filter(None, parts)) or f"none of {counted(state.size, 'desired replica')} has a pod yet"
 
 
-def _left_at_zero(view: View) -> str:
-    if view.spec.pinned_replicas == 0:
+def _is_late(replica: Replica, usual_seconds: float | None, now: float) -> bool:
+    """Whether what a starting replica waits for is worth a sentence: its probe passes last in any start."""
+    probed = max(PROBED_SECONDS, 2.0 * (usual_seconds or 0.0)) if replica.reason == UNREADY else 0.0
+    return bool(replica.detail) and now - replica.created_at >= max(LATE_SECONDS, probed)
+
+
+def _left_at_zero(state: ServiceState) -> str:
+    if state.spec.pinned_replicas == 0:
         return "spec.replicas is 0, so no replica runs; change or remove it"
-    if view.let_go:
-        return f"no replica runs, because {view.supply.set_backs.told}"
+    if state.let_go:
+        return f"no replica runs, because {state.supply.set_backs.told}"
     return "no replica runs and mode is Recommend, so none is started; set mode to Auto, or scale a Deployment yourself"
 
 
 def _slo_met(view: View, sizes: Sizes) -> Told:
     """Attainment over the window is at least the objective."""
-    slo, state, window = view.spec.slo, view.slo, format_duration(view.spec.slo.window_seconds)
-    if not any(option.belief.feasible for option in view.considered):
-        return False, Reason.SLO_INFEASIBLE, _infeasible(view)
-    if view.seen.state is SignalState.INCOMPLETE:
-        return None, Reason.METRICS_PARTIAL, view.seen.detail
-    if view.service.awaits_history:
+    state, slo, attainment = view.state, view.state.objectives, view.state.slo.attainment
+    window = format_duration(slo.window_seconds)
+    if not any(option.belief.feasible for option in view.selection.considered):
+        return False, Reason.SLO_INFEASIBLE, _infeasible(state, view.selection)
+    if state.seen.state is SignalState.INCOMPLETE:
+        return None, Reason.METRICS_PARTIAL, state.seen.detail
+    if state.service.awaits_history:
         return None, Reason.WARMING_UP, f"the history of the last {window} is still being read from Prometheus"
-    if state.attainment is None:
+    if attainment is None:
         text = f"too few requests to judge: fewer than {1.0 / slo.budget_share:.0f} in the last {window}"
-        return None, Reason.WARMING_UP, f"{text}{_missing(view)}"
-    good, objective = status.attainment(state.attainment), status.attainment(slo.objective)
-    text = f"{good} of requests in the last {window} were good, objective {objective}{_missing(view)}"
-    if view.demand.activator_misses.incomplete(slo.window_seconds, view.now):
+        return None, Reason.WARMING_UP, f"{text}{_missing(state)}"
+    good, objective = status.attainment(attainment), status.attainment(slo.objective)
+    text = f"{good} of {messages.requests_of(state)} in the last {window} were good, objective {objective}"
+    text = f"{text}{_missing(state)}"
+    if state.demand.activator_misses.incomplete(slo.window_seconds, state.now):
         text = f"{text}; requests held before the operator started are not counted; let Prometheus scrape the activator"
-    if state.attainment >= slo.objective:
+    if attainment >= slo.objective:
         return True, Reason.OBJECTIVE_MET, text
     reason, cause = _missed_because(view, sizes)
     return False, reason, f"{text}; {cause}"
 
 
-def _infeasible(view: View) -> str:
+def _infeasible(state: ServiceState, selection: Selection) -> str:
     """Why no listed accelerator meets the objectives, what is possible at best, and what to change."""
-    if not view.spec.adopted and all(option.belief.rate.bound_by == Bottleneck.KV_CACHE for option in view.considered):
-        memory = ", ".join(f"{each.belief.option.gpus_per_replica} x {each.name}" for each in view.considered)
+    too_large = all(option.belief.rate.bound_by == Bottleneck.KV_CACHE for option in selection.considered)
+    if too_large and not state.spec.adopted:
+        memory = ", ".join(f"{each.belief.option.gpus_per_replica} x {each.name}" for each in selection.considered)
         text = f"the model and one request do not fit into the memory of {memory}"
         return f"{text}; raise accelerators[].count, list one with more memory, or serve a quantized model"
-    names = ", ".join(option.name for option in view.considered)
-    best = max((option.belief.rate.attainment or 0.0 for option in view.considered), default=0.0)
-    objective = status.attainment(view.spec.slo.objective)
-    possible = f"at best {status.attainment(best)} of the requests are good, objective {objective}"
-    remedy = f"relax slo.ttft or slo.tpot{'' if view.spec.adopted else ', or list a faster accelerator'}"
-    return f"not even a single request meets the objectives on {names}: {possible}; {remedy}"
+    names = ", ".join(option.name for option in selection.considered)
+    best = max((option.belief.rate for option in selection.considered), key=lambda rate: rate.attainment or 0.0)
+    slo, whose = state.spec.slo.of(best.name), messages.of_class(best)
+    possible = f"at best {status.attainment(best.attainment or 0.0)} of the requests are good"
+    bounds = f"ttft or tpot{whose}" if best.name else "slo.ttft or slo.tpot"
+    remedy = f"relax {bounds}{'' if state.spec.adopted else ', or list a faster accelerator'}"
+    text = f"not even a single request meets the objectives{whose} on {names}: {possible}, objective"
+    return f"{text} {status.attainment(slo.objective)}; {remedy}"
 
 
-def _missing(view: View) -> str:
+def _missing(state: ServiceState) -> str:
     """What the window is said to be and is not: known from a start on, and the same words until it is whole."""
-    known, missing = view.demand.budget, view.service.missing_history
+    known, missing = state.demand.budget, state.service.missing_history
     if missing is not None and missing.failure:
         return f"; requests from before the operator's start are not counted yet: {missing.failure}"
-    if known.since is None or not known.incomplete(view.service.born_at, view.now):
+    if known.since is None or not known.incomplete(state.service.born_at, state.now):
         return ""
     since, gap = utc(known.since, "%Y-%m-%d %H:%M"), known.gap.format(window=format_duration(known.window_seconds))
     return f"; requests before {since} are not counted: {gap}"
@@ -234,75 +257,78 @@ def _missing(view: View) -> str:
 
 def _missed_because(view: View, sizes: Sizes) -> tuple[Reason, str]:
     """The most likely cause, the one that somebody must act on first, and what it means."""
-    if told := _fails(view):
+    state, selection, replacement = view.state, view.selection, view.replacement
+    if told := _fails(state, replacement):
         return Reason.ENGINE_ERRORS, told
     limited = next((bound for bound in reversed(sizes.bounds) if bound.reason in messages.HARD_BOUNDS), None)
     if limited is not None:
         return limited.reason, limited.sentence
-    if view.own.short:
-        more = f"one more {view.chosen.name} replica would carry {format_rate(view.belief.rate_rps)} req/s"
-        short = counted(len(view.own.short), "replica", "waits", "wait", of=view.group.size)
-        text = f"{short} for a free {view.chosen.name}; {more}; add a node"
-        return Reason.CAPACITY_LIMITED, text if view.spec.adopted else f"{text} or list another accelerator"
-    if told := messages.ailing(view):
-        return view.supply.sick.reason, told
-    if failing := [replica for group in view.groups for replica in group.failing]:
-        told = counted(len(failing), "replica", "fails", "fail", of=view.size)
+    if selection.own.short:
+        more = f"one more {selection.name} replica would carry {format_rate(selection.belief.rate_rps)} req/s"
+        short = counted(len(selection.own.short), "replica", "waits", "wait", of=selection.group.size)
+        text = f"{short} for a free {selection.name}; {more}; add a node"
+        return Reason.CAPACITY_LIMITED, text if state.spec.adopted else f"{text} or list another accelerator"
+    if told := messages.ailing(state, replacement):
+        return state.supply.sick.reason, told
+    if failing := [replica for group in state.groups for replica in group.failing]:
+        told = counted(len(failing), "replica", "fails", "fail", of=state.size)
         if all(replica.failure is Reason.NODE_LOST for replica in failing):  # its engine's log says nothing of that
             return Reason.NODE_LOST, f"{told}: {failing[0].detail}"
         return Reason.ENGINE_FAILING, f"{told}; see the engine log"
-    if view.starting:
-        missing = max(0, view.size - view.ready)
-        return Reason.COLD_START, counted(missing, "replica", "is starting", "are starting", of=view.size)
-    return _missed_at_rest(view)
+    if state.starting:
+        missing = max(0, state.size - state.ready)
+        return Reason.COLD_START, counted(missing, "replica", "is starting", "are starting", of=state.size)
+    return _missed_at_rest(state, view.load, selection)
 
 
-def _missed_at_rest(view: View) -> tuple[Reason, str]:
+def _missed_at_rest(state: ServiceState, load: Load, selection: Selection) -> tuple[Reason, str]:
     """The cause where nothing fails, nothing starts and nothing bounds the size."""
-    if told := messages.passed_over(view):
-        return view.supply.sick.passed_over[0].reason, told
-    if not view.slo.burning:
+    if told := messages.passed_over(state):
+        return state.supply.sick.passed_over[0].reason, told
+    if not state.slo.burning:
         text = "the objective is met at present; earlier requests missed it, usually while replicas started"
         return Reason.COLD_START, text
-    forecast, carried = view.forecast, len(view.group.ready) * view.belief.rate_rps
+    forecast, carried = load.forecast, len(selection.group.ready) * selection.belief.rate_rps
     if forecast is not None and forecast.level_rps <= carried:
-        return _missed_within_capacity(view, forecast.level_rps, carried)
-    carry = counted(view.ready, "replica", "carries", "carry")
+        return _missed_within_capacity(state, selection, forecast.level_rps, carried)
+    carry = counted(state.ready, "replica", "carries", "carry")
     return Reason.BELOW_CAPACITY, f"the load exceeds the {format_rate(carried)} req/s that {carry}"
 
 
-def _missed_within_capacity(view: View, arriving: float, carried: float) -> tuple[Reason, str]:
+def _missed_within_capacity(
+    state: ServiceState, selection: Selection, arriving: float, carried: float
+) -> tuple[Reason, str]:
     """Why replicas miss that are believed to carry what arrives."""
-    should = f"{counted(view.ready, 'replica')} should carry {format_rate(carried)} req/s"
+    should = f"{counted(state.ready, 'replica')} should carry {format_rate(carried)} req/s"
     load = f"{format_rate(arriving)} req/s arrive and {should}"
-    busiest = view.seen.total.busiest
-    if view.supply.evidence.before.bad_share <= view.spec.slo.budget_share:
+    busiest = state.seen.total.busiest
+    if state.supply.evidence.before.bad_share <= state.spec.slo.budget_share:
         return Reason.COLD_START, "the late requests arrived before replicas and load were stable"
     if busiest > 1.0 + MATERIAL and arriving * busiest > carried:
         uneven = f"the busiest has {busiest:.1f} times the mean load; {BALANCE}"
         return Reason.LOAD_IMBALANCED, f"{load}, but {uneven}"
-    if told := messages.slow(view):
+    if told := messages.slow(state, selection):
         return Reason.ENGINE_SLOW, f"{load}, but {told}"
     why = "nothing that engines report shows why; compare with times at the clients, and see gateway and engine logs"
-    return Reason.CAUSE_UNKNOWN, f"{load}, but most bad requests {CAUSES[_worst_cause(view)]}, and {why}"
+    return Reason.CAUSE_UNKNOWN, f"{load}, but most bad requests {CAUSES[_worst_cause(state)]}, and {why}"
 
 
-def _worst_cause(view: View) -> str:
+def _worst_cause(state: ServiceState) -> str:
     """What became of most bad requests of the last interval, as a field of `BadByCause`."""
-    found = bad_by_cause(view.seen, view.spec.slo)
+    found = bad_by_cause(state.seen, state.spec.slo)
     rates = {} if found is None else {name: getattr(found, name) or 0.0 for name in CAUSES}
     return max(CAUSES, key=lambda name: rates.get(name, 0.0))
 
 
-def _fails(view: View) -> str:
-    """Say that most bad requests end with errors, and of which replicas if that is known; empty otherwise."""
-    seen, sick = view.seen, view.supply.sick
-    if _worst_cause(view) != "error_rps" or seen.failed <= view.spec.slo.budget_share * seen.arrived:
+def _fails(state: ServiceState, replacement: Replacement) -> str:
+    """Say that most bad requests end with errors, and name the replicas if they are known; empty otherwise."""
+    seen, sick = state.seen, state.supply.sick
+    if _worst_cause(state) != "error_rps" or seen.failed <= state.spec.slo.budget_share * seen.arrived:
         return ""
     if sick.named and sick.reason is Reason.ENGINE_ERRORS:
-        named = messages.ailing(view)
+        named = messages.ailing(state, replacement)
     elif any(symptom.reason is Reason.ENGINE_ERRORS for symptom in sick.passed_over):
-        named = messages.passed_over(view)
+        named = messages.passed_over(state)
     else:
         named = "see the engine logs"
     return f"most bad requests {CAUSES['error_rps']}; {named}"
@@ -310,169 +336,172 @@ def _fails(view: View) -> str:
 
 def _scaling_active(view: View, sizes: Sizes, bad: str) -> Told:
     """Sizes follow the SLO; the message says why the size is held now, without numbers that would change each tick."""
-    pinned, held, floor = view.spec.pinned_replicas, messages.reason_for(view, sizes), view.scheduled.now
+    state, minimum = view.state, view.minimum
+    pinned, held, floor = state.spec.pinned_replicas, messages.reason_for(view, sizes), minimum.scheduled.now
     if pinned is not None:
-        return False, *_pinned(view, pinned)
-    if view.spec.recommend_only:
-        return False, *recommended_because(view)
-    if view.doubt and not view.asleep and not (view.seen.fresh and view.service.awaits_history):
-        return False, Reason.METRICS_HOLD, view.doubt
+        return False, *_pinned(state, view.selection, pinned)
+    if state.spec.recommend_only:
+        return False, *recommended_because(state)
+    if state.doubt and not minimum.asleep and not (state.seen.fresh and state.service.awaits_history):
+        return False, Reason.METRICS_HOLD, state.doubt
     if bad:
-        return False, Reason.MOST_REQUESTS_BAD, f"the size stays at {view.size} ({held}: {held.meaning}), {bad}"
+        return False, Reason.MOST_REQUESTS_BAD, f"the size stays at {state.size} ({held}: {held.meaning}), {bad}"
     text = "sizes follow the SLO" if floor is None else f"sizes follow the SLO; {floor.sentence}"
     if sizes.action is Action.HOLD:
-        text = f"{text}; the size stays at {view.size} now ({held}): {held.meaning}"
-    return True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(view)}"
+        text = f"{text}; the size stays at {state.size} now ({held}): {held.meaning}"
+    return True, Reason.FOLLOWING_SLO, f"{text}{_sized_by_others(state)}"
 
 
-def _pinned(view: View, pinned: int) -> tuple[Reason, str]:
+def _pinned(state: ServiceState, selection: Selection, pinned: int) -> tuple[Reason, str]:
     """Say what pins the size, and whether the manifest that was applied knows of it."""
-    text, applier = pinned_sentence(pinned, sum(pinned_goal(view, pinned).values())), view.spec.pin_lacked_by
-    text += _set_back(view)
-    if not applier:
+    given = sum(pinned_goal(state, selection, pinned).values())
+    text = pinned_sentence(pinned, given) + _set_back(state)
+    if not (applier := state.spec.pin_lacked_by):
         return Reason.PINNED, text
     kept = f"the manifest that {applier} applied last does not set this size, and applying it again may keep the pin"
     return Reason.PINNED_OUTSIDE_MANIFEST, f"{text}; {kept}"
 
 
-def _capped_priority(view: View) -> str:
-    spec = view.spec
+def _capped_priority(state: ServiceState) -> str:
+    spec = state.spec
     if spec.declared_priority <= spec.priority:
         return ""
     most = f"the highest that --max-priority of the operator allows in namespace {spec.key.namespace}"
     return f"; spec.priority {spec.declared_priority} counts as {spec.priority}, {most}"
 
 
-def _sized_by_others(view: View) -> str:
+def _sized_by_others(state: ServiceState) -> str:
     """An autoscaler on a Deployment of ours and Holdfast undo each other's sizes for ever."""
-    if told := _set_back(view):
+    if told := _set_back(state):
         return told
-    found = next((placement for placement in view.service.placements if placement.sized_by), None)
-    if found is None or view.spec.adopted:  # as applied; nobody wrote another size yet
+    found = next((placement for placement in state.service.placements if placement.sized_by), None)
+    if found is None or state.spec.adopted:  # as applied; nobody wrote another size yet
         return ""
     return f"; {found.sized_by} set the size of {found.workload} last; if that is an autoscaler, remove it"
 
 
-def _set_back(view: View) -> str:
+def _set_back(state: ServiceState) -> str:
     """Who set the size back a moment ago; empty where nobody did."""
-    found = view.supply.set_backs
-    return f"; {found.who} set the size of {found.workload} back" if found.lately(view.now) else ""
+    found = state.supply.set_backs
+    return f"; {found.who} set the size of {found.workload} back" if found.lately(state.now) else ""
 
 
-def _metrics_available(view: View) -> Told:
+def _metrics_available(state: ServiceState, minimum: Minimum) -> Told:
     """Every signal is fresh."""
-    seen = view.seen
+    seen = state.seen
     if seen.fresh:
         late = f"all metrics are complete, {seen.late_seconds:.0f} s late: sizes leave room for what came since"
         return True, Reason.METRICS_FRESH, late if seen.late_seconds else "all metrics are fresh"
-    if view.at_zero:
-        held = "" if view.left_at_zero else "; the activator holds and counts requests"
+    if minimum.at_zero:
+        held = "" if state.left_at_zero else "; the activator holds and counts requests"
         return True, Reason.METRICS_FRESH, f"no replica runs{held}"
     reason = METRICS_REASONS.get(seen.state, Reason.METRICS_PARTIAL)
     return False, reason, seen.detail or f"metrics are {seen.state.value}"
 
 
-def _capacity_available(view: View, sizes: Sizes) -> Told:
-    """Every wanted replica could be placed; unknown of those that were not asked for, because a write was refused."""
-    if problem := _problem(view, capacity=True):
+def _capacity_available(state: ServiceState, selection: Selection, sizes: Sizes) -> Told:
+    """Whether every wanted replica has a node; unknown if a refused write kept replicas from being requested."""
+    if problem := _problem(state, capacity=True):
         return False, problem.reason, problem.message
-    if view.allocation is not None:
-        return False, Reason.CAPACITY_LIMITED, view.allocation.sentence
-    for group in view.groups:
+    if selection.allocation is not None:
+        return False, Reason.CAPACITY_LIMITED, selection.allocation.sentence
+    for group in state.groups:
         waiting = (*group.short, *group.pending)
         if waiting and group.size:
             said = waiting[0].detail or waiting[0].reason or "the scheduler found no node"
             noun = f"{group.accelerator} replica"
             text = counted(len(waiting), noun, "waits for a node", "wait for a node", of=group.size)
-            return False, _shortage(view, group.accelerator), f"{text}: {said}"
-    if backoff := _backoff(view):
+            return False, _shortage(state, selection, group.accelerator), f"{text}: {said}"
+    if backoff := _backoff(state, selection):
         text = f"{backoff.accelerator} is in backoff until {utc(backoff.until, '%H:%M')}: {backoff.detail}"
         return False, Reason.ACCELERATOR_UNAVAILABLE, text
-    refused, pinned = _problem(view, capacity=False), view.spec.pinned_replicas
+    refused, pinned = _problem(state, capacity=False), state.spec.pinned_replicas
     wanted = sizes.after if pinned is None else pinned
-    if refused is not None and refused.reason is Reason.APPLY_FAILED and view.size < wanted:
+    if refused is not None and refused.reason is Reason.APPLY_FAILED and state.size < wanted:
         return None, refused.reason, refused.message
-    return True, Reason.ALL_PLACED, f"every desired replica has a node{_uncounted(view)}"
+    return True, Reason.ALL_PLACED, f"every desired replica has a node{_uncounted(state, selection)}"
 
 
-def _uncounted(view: View) -> str:
+def _uncounted(state: ServiceState, selection: Selection) -> str:
     """Replicas run, and no node names their resource: DRA drivers whose devices cannot be counted."""
-    option = view.option(view.chosen.name)
-    if option is None or option.room.offering or not any(replica.node for replica in view.group.ready):
+    option = selection.option(selection.name)
+    if option is None or option.room.offering or not any(replica.node for replica in selection.group.ready):
         return ""
-    resource = next(each.resource for each in view.spec.accelerators if each.name == option.name)
+    resource = next(each.resource for each in state.spec.accelerators if each.name == option.name)
     return f"; free {resource} are unknown, because no node that takes pods offers any"
 
 
-def _shortage(view: View, accelerator: str) -> Reason:
-    """Whether nodes are full, or none matches at all."""
-    option = view.option(accelerator)
+def _shortage(state: ServiceState, selection: Selection, accelerator: str) -> Reason:
+    """Whether nodes are full, none matches at all, or a volume is missing."""
+    option, own = selection.option(accelerator), state.part(accelerator)
+    if any(replica.reason == Reason.VOLUME_MISSING for replica in (*own.short, *own.pending)):
+        return Reason.VOLUME_MISSING
     if option is not None and option.room.nodes == 0 and option.room.offering > 0:
         return Reason.NO_MATCHING_NODES
     return Reason.INSUFFICIENT_GPUS
 
 
-def _reconciling(view: View) -> Told:
+def _reconciling(state: ServiceState, selection: Selection, minimum: Minimum) -> Told:
     """What was declared is not yet what runs (kstatus); replicas above the declared ones come and go with the load."""
-    if view.edited:
+    if state.edited:
         return True, Reason.SPEC_NOT_OBSERVED, "the changes of the edited spec are being applied"
-    if not all(group.observed for group in view.groups):
+    if not all(group.observed for group in state.groups):
         return True, Reason.SPEC_NOT_OBSERVED, "Kubernetes has not observed the last change yet"
-    rolling = any(group.rolling_out for group in view.groups)
-    if not rolling and _declared_are_ready(view):
+    rolling = any(group.rolling_out for group in state.groups)
+    if not rolling and _declared_are_ready(state, selection):
         return False, Reason.STEADY, "as many replicas are ready as the spec declares"
-    if broken := _broken(view):
-        return True, broken[0], f"{_shares(view)}; {broken[1]}"
-    paused = next((placement.workload.name for placement in view.service.placements if placement.paused), "")
-    if rolling and (view.ready or paused):  # while none serves, it matters that they start
-        return True, Reason.ROLLOUT_UNDER_WAY, _rollout(view, paused)
-    if view.starting or rolling or (not view.size and not view.at_zero):
-        return True, Reason.REPLICAS_STARTING, _shares(view)
+    if broken := _broken(state):
+        return True, broken[0], f"{_shares(state)}; {broken[1]}"
+    paused = next((placement.workload.name for placement in state.service.placements if placement.paused), "")
+    if rolling and (state.ready or paused):  # while none serves, it matters that they start
+        return True, Reason.ROLLOUT_UNDER_WAY, _rollout(state, paused)
+    if state.starting or rolling or (not state.size and not minimum.at_zero):
+        return True, Reason.REPLICAS_STARTING, _shares(state)
     return False, Reason.STEADY, "the cluster matches the last decision"
 
 
-def _declared_are_ready(view: View) -> bool:
+def _declared_are_ready(state: ServiceState, selection: Selection) -> bool:
     """Whether as many replicas serve as the spec asks for under any load, on accelerators that it still allows."""
-    least = view.spec.min_replicas if view.spec.pinned_replicas is None else view.spec.pinned_replicas
-    listed = ((group, view.option(group.accelerator)) for group in view.groups)
+    least = state.spec.min_replicas if state.spec.pinned_replicas is None else state.spec.pinned_replicas
+    listed = ((group, selection.option(group.accelerator)) for group in state.groups)
     return sum(len(group.ready) for group, option in listed if option and not option.forbidden) >= max(1, least)
 
 
-def _rollout(view: View, paused: str) -> str:
+def _rollout(state: ServiceState, paused: str) -> str:
     if not paused:
         return "replicas are being replaced"
-    resume = f"kubectl rollout resume -n {view.spec.key.namespace} deployment/{paused}"
+    resume = f"kubectl rollout resume -n {state.spec.key.namespace} deployment/{paused}"
     return f"the rollout of Deployment {paused} is paused; resume it to replace the replicas: {resume}"
 
 
-def _stalled(view: View) -> Told:
+def _stalled(state: ServiceState, selection: Selection, minimum: Minimum) -> Told:
     """No waiting will help: somebody must act (kstatus), also where what was there before goes on serving."""
-    if problem := _problem(view, capacity=False):
+    if problem := _problem(state, capacity=False):
         return True, problem.reason, problem.message
-    backoff = view.supply.backoffs.active(view.chosen.name, view.now)
-    if backoff is not None and not view.ready and not view.at_zero:
+    backoff = state.supply.backoffs.active(selection.name, state.now)
+    if backoff is not None and not state.ready and not minimum.at_zero:
         lacking = backoff.reason is Reason.INSUFFICIENT_GPUS
-        reason = _shortage(view, backoff.accelerator) if lacking else backoff.reason
+        reason = _shortage(state, selection, backoff.accelerator) if lacking else backoff.reason
         return True, reason, f"{backoff.accelerator}: {backoff.detail}"
-    if lost := view.service.lost_fields:
+    if lost := state.service.lost_fields:
         return True, Reason.CRD_TOO_OLD, messages.lost_fields(lost)
-    if unknown := unknown_timezone(view.spec.schedules):
+    if unknown := unknown_timezone(state.spec.schedules):
         return True, Reason.TIMEZONE_UNKNOWN, unknown
     return False, Reason.STEADY, "nothing is stalled"
 
 
-def _problem(view: View, capacity: bool) -> ClusterProblem | None:
-    """The first problem that is (or is not) one of capacity, in a fixed order."""
-    fitting = [problem for problem in view.service.problems if (problem.reason in CAPACITY_PROBLEMS) == capacity]
-    return min(fitting, key=lambda problem: (problem.reason, problem.message), default=None)
+def _problem(state: ServiceState, capacity: bool) -> ClusterProblem | None:
+    """The first problem that is (or is not) one of capacity, in a fixed order; some stop no replica."""
+    fitting = [problem for problem in state.service.problems if (problem.reason in CAPACITY_PROBLEMS) == capacity]
+    return min(fitting, key=lambda each: (each.reason in _HARMLESS, each.reason, each.message), default=None)
 
 
-def _backoff(view: View) -> Backoff | None:
+def _backoff(state: ServiceState, selection: Selection) -> Backoff | None:
     """The backoff of an accelerator that would be preferred to the one chosen, or of that one itself.
 
     Where people hold the size at none, none is tried again.
     """
-    if view.left_at_zero:
+    if state.left_at_zero:
         return None
-    backoffs = (option.backoff for option in view.considered if option.backoff and not option.forbidden)
-    return next(backoffs, view.stopped(view.chosen.name))
+    backoffs = (option.backoff for option in selection.considered if option.backoff and not option.forbidden)
+    return next(backoffs, state.stopped(selection.name))

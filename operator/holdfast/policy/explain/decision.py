@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Candidate, CapacityView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.decision import Candidate, CapacityView, ClassView, Decision, Explanation, SloView, Verdict
 from holdfast.domain.valid_traffic import bad_by_cause
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
+from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.explain.conditions import conditions
-from holdfast.policy.explain.messages import describe, reason_for
+from holdfast.policy.explain.messages import describe, of_class, reason_for
 from holdfast.policy.placement.choice import is_cheaper
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.transition.batching_limits import advice
 from holdfast.policy.transition.evictions import max_unavailable
-from holdfast.policy.view import View
+from holdfast.policy.view import Load, Minimum, ServiceState, View
 
 
 def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batching) -> Decision:
@@ -23,14 +24,15 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
 
     `held` is done instead where people hold the size themselves.
     """
-    free, belief = _free_verdict(view, sizes, batching), view.belief
+    state = view.state
+    free, belief = _free_verdict(view, sizes, batching), view.selection.belief
     verdict = held or free
     return Decision(
-        key=view.spec.key,
-        generation=view.spec.generation,
+        key=state.spec.key,
+        generation=state.spec.generation,
         verdict=verdict,
         conditions=conditions(view, sizes),
-        slo=_slo_view(view),
+        slo=_slo_view(state, view.load),
         capacity=CapacityView(
             belief.option.name,
             belief.rate_rps,
@@ -42,52 +44,60 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
         ),
         benchmarked=tuple(
             (each.scaled.measured, each.scaled.factor if each.scaled.compared else None)
-            for each in view.supply.capacity.beliefs
+            for each in state.supply.capacity.beliefs
             if each.scaled.measured
         ),
-        cold_start_seconds=view.supply.cold_starts.p90_seconds,
+        cold_start_seconds=state.supply.cold_starts.p90_seconds,
         recommendation=free if held else None,
         explanation=_explanation(view, sizes),
-        holding=_holding(view),
-        engines=tuple((each.option.name, each.facts) for each in view.supply.capacity.beliefs),
-        max_unavailable=max_unavailable(view, verdict.replicas),
+        holding=_holding(state, view.minimum),
+        engines=tuple((each.option.name, each.facts) for each in state.supply.capacity.beliefs),
+        max_unavailable=max_unavailable(state, view.replacement, verdict.replicas),
     )
 
 
 def _free_verdict(view: View, sizes: Sizes, batching: Batching) -> Verdict:
-    """What follows from the load, whoever holds the size."""
-    advised = advice(batching, view) if view.spec.recommend_only else ""
+    """What follows from the load, also where people or another autoscaler hold the size."""
+    advised = advice(batching, view.selection) if view.state.spec.recommend_only else ""
     told = "; ".join(filter(None, (describe(view, sizes), advised)))
     return Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets)
 
 
-def _holding(view: View) -> bool:
+def _holding(state: ServiceState, minimum: Minimum) -> bool:
     """Requests go to the activator before the last replica has gone, and until one serves again.
 
     Where people hold the size at none, nobody would come for those who wait; who raises scaling.min above none wants
     nobody sent away.
     """
-    if view.service.activator is None or view.spec.pinned_replicas == 0 or view.left_at_zero:
+    if state.service.activator is None or state.spec.pinned_replicas == 0 or state.left_at_zero:
         return False
-    return view.slumber is not scale_to_zero.Slumber.AWAKE or not view.ready
+    return minimum.slumber is not scale_to_zero.Slumber.AWAKE or not state.ready
 
 
-def _slo_view(view: View) -> SloView:
-    traffic, budget = view.service.traffic, view.demand.budget
-    rate = None if view.forecast is None else view.forecast.level_rps
-    pending = view.service.awaits_history
+def _slo_view(state: ServiceState, load: Load) -> SloView:
+    traffic, budget = state.service.traffic, state.demand.budget
+    rate = None if load.forecast is None else load.forecast.level_rps
+    pending = state.service.awaits_history
     return SloView(
-        attainment=None if pending else view.slo.attainment,
-        budget_remaining=None if pending else view.slo.budget_remaining,
-        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(budget, view.now, 60.0)),
+        attainment=None if pending else state.slo.attainment,
+        budget_remaining=None if pending else state.slo.budget_remaining,
+        good_rps=None if rate is None else _good_rps(rate, slo_budget.recent(budget, state.now, 60.0)),
         arrival_rps=rate,
         ttft=traffic.ttft,
         tpot=traffic.tpot,
         e2e=traffic.e2e,
-        bad=bad_by_cause(view.seen, view.spec.slo),
+        concurrency=traffic.concurrency,
+        bad=bad_by_cause(state.seen, state.spec.slo),
         source=("engine" if budget.engine_timed else "exact") if budget.exact else "bounds",
         pending=pending,
+        classes=() if pending else tuple(map(_class, state.classes)) if state.spec.slo.classes else (),
+        hardest=state.objectives.name,
     )
+
+
+def _class(each: ClassState) -> ClassView:
+    state = each.state
+    return ClassView(each.slo.name, each.slo.objective, state.attainment, state.budget_remaining, state.judged)
 
 
 def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:
@@ -96,24 +106,25 @@ def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None
 
 
 def _explanation(view: View, sizes: Sizes) -> Explanation:
-    expected = view.forecast
+    state, load, selection = view.state, view.load, view.selection
+    expected = load.forecast
     return Explanation(
         forecast_rps=None if expected is None else expected.wanted_rps,
         quantile=None if expected is None else expected.quantile,
-        lead_time_seconds=view.supply.lead_seconds,
-        backlog_requests=view.backlog_requests,
+        lead_time_seconds=state.supply.lead_seconds,
+        backlog_requests=load.backlog_requests,
         wanted_replicas=sizes.wanted,
-        candidates=candidates(view.considered, view.chosen.name, view.spec.slo.objective),
-        guards=_guards(view, sizes),
+        candidates=candidates(selection.considered, selection.name, state.spec.slo.objective),
+        guards=_guards(view.minimum, sizes),
     )
 
 
-def _guards(view: View, sizes: Sizes) -> tuple[str, ...]:
-    """What bounded the size, a schedule's floor included that was reckoned with from the start."""
+def _guards(minimum: Minimum, sizes: Sizes) -> tuple[str, ...]:
+    """What bounded the size, including a schedule's floor, which counted from the start."""
     told = tuple(f"{bound.reason}: {bound.sentence}" for bound in sizes.bounds)
-    if not view.schedule_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
+    if not minimum.schedule_rules or Reason.SCHEDULED_FLOOR in sizes.limits:
         return told
-    return (f"{view.least.reason}: {view.least.sentence}", *told)
+    return (f"{minimum.least.reason}: {minimum.least.sentence}", *told)
 
 
 def candidates(considered: tuple[Option, ...], chosen: str, objective: float) -> tuple[Candidate, ...]:
@@ -148,8 +159,9 @@ def _hindered(option: Option, objective: float) -> str:
     if option.backoff is not None:
         return f"unavailable ({option.backoff.reason}: {option.backoff.detail}), retried later"
     if not option.belief.feasible:
-        bound = option.belief.rate.bound_by
-        return f"cannot meet the objectives for {objective:.2%} of requests even without load (bound by {bound})"
+        rate = option.belief.rate
+        share, whose = rate.slo.of(rate.name).objective if rate.slo else objective, of_class(rate) or " of requests"
+        return f"cannot meet the objectives for {share:.2%}{whose} even without load (bound by {rate.bound_by})"
     if option.allowed < option.least:
         least = f"{option.allowed} of the {counted(option.least, 'replica')} that must run"
         return f"its max or budget.maxCostPerHour allows only {least}; raise the limit"

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of, utc
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import Action
+from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.health.backoff import FLOOD_SECONDS
 from holdfast.policy.health.replicas import ended_since
 from holdfast.policy.sizing.proposal import Sizes
-from holdfast.policy.view import View
+from holdfast.policy.view import Load, Minimum, Replacement, Selection, ServiceState, View
 
 SURPRISE = 2.0
-"""Factor between expected and measured step times that a message mentions."""
+"""Factor that a message mentions: between expected and measured step times, and of replicas for one class."""
 
 SYMPTOMS = {
     Reason.ENGINE_HUNG: (
@@ -35,34 +36,35 @@ UPDATE_CRDS = "Update the CRDs (`holdfast crd | kubectl apply -f -`, with holdfa
 
 def describe(view: View, sizes: Sizes) -> str:
     """Say what is expected, what a replica carries, what follows, and what bounded it."""
+    state, load, selection, minimum, replacement = view.state, view.load, view.selection, view.minimum, view.replacement
     parts = (
-        ", ".join(filter(None, (_load(view), _backlog(view), _capacity(view)))),
-        _kv_cache(view),
-        _change(view, sizes),
-        _switch(view)[1] if sizes.action is Action.SWITCH else "",
-        _on_demand(view, sizes),
-        _replacements(view),
-        ailing(view),
-        going(view),
-        _floor(view, sizes),
-        rests(view),
-        _caution(view, sizes),
-        _doubt(view, sizes),
+        ", ".join(filter(None, (_load(state, load), _backlog(load), _capacity(selection)))),
+        _kv_cache(state, selection, minimum),
+        _change(state, selection, sizes),
+        _switch(state, selection)[1] if sizes.action is Action.SWITCH else "",
+        _on_demand(state, selection, sizes),
+        _replacements(load, selection, replacement),
+        ailing(state, replacement),
+        going(state, selection, replacement),
+        _floor(minimum, sizes),
+        rests(state, minimum),
+        _caution(load, selection, replacement, sizes),
+        _doubt(state, load, sizes),
         *(bound.sentence for bound in sizes.bounds),
     )
     return "; ".join(filter(None, parts))
 
 
-def ailing(view: View) -> str:
+def ailing(state: ServiceState, replacement: Replacement) -> str:
     """Which replicas are sick, and what becomes of them; without times, which would change each tick."""
-    sick, names = view.supply.sick, [symptom.name for symptom in view.supply.sick.named]
+    sick, names = state.supply.sick, [symptom.name for symptom in state.supply.sick.named]
     if not names:
         return ""
     told = _sick(sick.reason, names)
     if sick.doubted:
         shared = "check what they share: driver, storage, network, metrics"
         return f"{told}; most replicas are affected, so none is replaced; {shared}"
-    return f"{told}; {_removed(view, names[:MOST_NAMED])}"
+    return f"{told}; {_removed(state, replacement, names[:MOST_NAMED])}"
 
 
 def _sick(reason: Reason, names: Sequence[str]) -> str:
@@ -71,98 +73,99 @@ def _sick(reason: Reason, names: Sequence[str]) -> str:
     return f"replica {names[0]} {one}" if len(names) == 1 else f"replicas {some_of(names)} {many}"
 
 
-def slow(view: View) -> str:
+def slow(state: ServiceState, selection: Selection) -> str:
     """Say which replicas are slower than expected, and since when; empty where that was not measured."""
-    since, slowness = dict(view.supply.slow_since).get(view.chosen.name), view.belief.correction.slowness
-    if since is None or view.belief.rate.unknown:
+    since, slowness = dict(state.supply.slow_since).get(selection.name), selection.belief.correction.slowness
+    if since is None or selection.belief.rate.unknown:
         return ""
-    steps, names = view.seen.steps_on(view.chosen.name), some_of([replica.name for replica in view.own.ready])
-    told = f"steps of {names} take {slowness:.1f} times as long as expected of {view.chosen.name}"
+    steps, names = state.seen.steps_on(selection.name), some_of([replica.name for replica in selection.own.ready])
+    told = f"steps of {names} take {slowness:.1f} times as long as expected of {selection.name}"
     if steps is not None and steps.steps > 0.0:
         mean = 1000.0 * steps.seconds / steps.steps
         told = f"{told} ({mean:.0f} ms in place of {mean / slowness:.0f} ms)"
     return f"{told} since {utc(since, '%Y-%m-%d %H:%M')}; check their nodes for throttling, neighbours and drivers"
 
 
-def going(view: View) -> str:
+def going(state: ServiceState, selection: Selection, replacement: Replacement) -> str:
     """Which serving replica goes with its node, and what becomes of it."""
-    if not view.going:
+    if not replacement.going:
         return ""
-    replica, more = view.going[0], len(view.going) - 1
+    replica, more = replacement.going[0], len(replacement.going) - 1
     others = f", as are the nodes of {more} more" if more else ""
     told = f"replica {replica.name} is on node {replica.node}, which is cordoned or about to be removed{others}"
-    if view.going_to_let_go:
+    if replacement.going_to_let_go:
         return f"{told}; it is being removed, because the other replicas carry the load"
-    if view.held_by_people:
+    if state.held_by_people:
         return f"{told}; people hold the size, so no successor is started before it is evicted"
-    if view.in_backoff(view.chosen.name):
+    if state.in_backoff(selection.name):
         return f"{told}; no GPU was found for a successor, so it may be evicted: add a node, or uncordon this one"
-    if view.starting or view.group.size < view.chosen.most:
+    if state.starting or selection.group.size < selection.chosen.most:
         return f"{told}; it is removed once a successor serves"
     return f"{told}; scaling.max, a max or the budget leaves no room for a successor, so it may be evicted: raise it"
 
 
-def ended(view: View) -> str:
+def ended(state: ServiceState) -> str:
     """The last pod that ended in place of a wanted replica; next to ready ones for ten minutes only."""
-    for group in view.groups:
-        pods = ended_since(group, view.now - FLOOD_SECONDS) if group.ready else group.ended
+    for group in state.groups:
+        pods = ended_since(group, state.now - FLOOD_SECONDS) if group.ready else group.ended
         if pods and (len(group.ready) < group.size or group.rolling_out):
             return f"{pods[-1].name} on {group.accelerator} ended: {pods[-1].words}"
     return ""
 
 
-def passed_over(view: View) -> str:
+def passed_over(state: ServiceState) -> str:
     """Which sick replica is not replaced, because another one was a while ago, or nobody knows whether."""
-    symptoms = view.supply.sick.passed_over
+    symptoms = state.supply.sick.passed_over
     if not symptoms:
         return ""
     soon = "not replaced yet, because another replacement or an operator start was recent (cooldown)"
-    remedy = f"check its node, or replace it now: {_command(view, (symptoms[0].name,))}"
+    remedy = f"check its node, or replace it now: {_command(state, (symptoms[0].name,))}"
     return f"{_sick(symptoms[0].reason, (symptoms[0].name,))}; {soon}; {remedy}"
 
 
-def unproven(view: View) -> str:
+def unproven(state: ServiceState) -> str:
     """Which replicas look stalled by their metrics alone, and how to find out."""
-    names = [symptom.name for symptom in view.supply.sick.unproven]
+    names = [symptom.name for symptom in state.supply.sick.unproven]
     if not names:
         return ""
     told = f"{some_of(names)} {'looks' if len(names) == 1 else 'look'} stalled by the metrics alone: requests, no token"
     asked = "a replica that gives no token when the operator asks for one is replaced"
-    remedy = f"if this lasts, it did not answer the operator: send it a request, or {_command(view, names[:1])}"
+    remedy = f"if this lasts, it did not answer the operator: send it a request, or {_command(state, names[:1])}"
     return f"{told}; {asked}; {remedy}"
 
 
-def _removed(view: View, names: Sequence[str]) -> str:
-    it, command = "it" if len(names) == 1 else "them", _command(view, names)
-    if view.held_by_people:
+def _removed(state: ServiceState, replacement: Replacement, names: Sequence[str]) -> str:
+    it, command = "it" if len(names) == 1 else "them", _command(state, names)
+    ailing = [replica for group in state.groups for replica in group.ailing]
+    if state.held_by_people or not all(replica.can_be_chosen for replica in ailing):
         return f"replace {it}: {command}"
     is_removed, in_turn = ("it is", "") if len(names) == 1 else ("they are", ", one at a time")
-    if view.ailing_to_let_go:
+    if replacement.ailing_to_let_go:
         return f"{is_removed} being removed{in_turn}"
     return f"{is_removed} removed once a replacement is ready{in_turn}; to remove {it} now: {command}"
 
 
-def _command(view: View, names: Sequence[str]) -> str:
-    return f"kubectl delete pod -n {view.spec.key.namespace} {' '.join(names)}"
+def _command(state: ServiceState, names: Sequence[str]) -> str:
+    return f"kubectl delete pod -n {state.spec.key.namespace} {' '.join(names)}"
 
 
-def rests(view: View) -> str:
+def rests(state: ServiceState, minimum: Minimum) -> str:
     """That no replica is wanted, and what the next request waits for; without passing time.
 
     What came while none ran, nobody may have seen: the size may have been pinned at none.
     """
-    if not view.asleep:
+    if not minimum.asleep:
         return ""
-    usual = view.supply.cold_starts.p90_seconds
+    usual = state.supply.cold_starts.p90_seconds
     held = f"waits {'' if usual is None else f'about {usual:.0f} s '}while a replica starts"
-    if not view.size:
+    if not state.size:
         return f"the next request {held}"
-    return f"no request arrived for {format_duration(float(round(view.idle_seconds)))}; the next request {held}"
+    return f"no request arrived for {format_duration(float(round(minimum.idle_seconds)))}; the next request {held}"
 
 
-def _load(view: View) -> str:
+def _load(state: ServiceState, load: Load) -> str:
     """What sizes are made for; with budget to spare that may be less than what arrives, which is then said."""
-    forecast = view.forecast
+    forecast = load.forecast
     if forecast is None:
         return "no traffic observed yet"
     level, wanted, ahead = forecast.level_rps, forecast.wanted_rps, f"in the next {forecast.lead_seconds:.0f} s"
@@ -176,54 +179,73 @@ def _load(view: View) -> str:
         return f"sized for {format_rate(wanted)} req/s {ahead} (quantile {forecast.quantile:.2f}: covers {known})"
     if wanted >= level:
         return f"{format_rate(wanted)} req/s forecast (quantile {forecast.quantile:.2f}) {ahead}"
-    spare = (view.slo.budget_remaining or 0.0) > 0.0
+    spare = (state.slo.budget_remaining or 0.0) > 0.0
     lenient = f"(quantile {forecast.quantile:.2f}{': error budget to spare' if spare else ''})"
     # While replicas start, less than what arrives may be sized for.
-    sized = max(wanted, min(level, view.demand_rps or 0.0))
+    sized = max(wanted, min(level, load.demand_rps or 0.0))
     return f"{format_rate(level)} req/s arrive, sized for {format_rate(sized)} req/s {ahead} {lenient}"
 
 
-def _is_queued(view: View) -> bool:
+def _is_queued(load: Load) -> bool:
     """Whether requests that wait ask for more than the forecast, or than what arrives, does."""
-    forecast, demand_rps = view.forecast, view.demand_rps
-    if forecast is None or demand_rps is None or not view.backlog_requests > 0.0:
+    forecast, demand_rps = load.forecast, load.demand_rps
+    if forecast is None or demand_rps is None or not load.backlog_requests > 0.0:
         return False
     return demand_rps > max(forecast.wanted_rps, forecast.level_rps)
 
 
-def _backlog(view: View) -> str:
-    late = math.ceil(view.backlog_requests) if math.isfinite(view.backlog_requests) else 0
-    return f"{counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(view) else ""
+def _backlog(load: Load) -> str:
+    late = math.ceil(load.backlog_requests) if math.isfinite(load.backlog_requests) else 0
+    return f"{counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(load) else ""
 
 
-def _capacity(view: View) -> str:
-    belief = view.belief
+def _capacity(selection: Selection) -> str:
+    belief = selection.belief
     if not belief.feasible:
-        return f"{view.chosen.name} cannot meet the objectives even without load"
+        return f"{selection.name} cannot meet the objectives{of_class(belief.rate)} even without load"
     if not math.isfinite(belief.rate_rps):
-        return f"the capacity of one {view.chosen.name} replica is not a finite number"
-    carried = f"{format_rate(belief.rate_rps)} req/s per {view.chosen.name} replica (bound by {belief.rate.bound_by})"
-    return f"{carried}{_surprise(view)}"
+        return f"the capacity of one {selection.name} replica is not a finite number"
+    carried, bound = f"{format_rate(belief.rate_rps)} req/s per {selection.name} replica", belief.rate.bound_by
+    return f"{carried} (bound by {bound}{of_class(belief.rate)}){_surprise(selection)}"
 
 
-def _fills(view: View) -> bool:
-    """Whether the KV cache asks for more replicas than the load does."""
-    return view.kv_replicas > view.carrying
+def requests_of(found: ReplicaRate | ServiceState) -> str:
+    """Which requests this is about."""
+    slo, name = (found.slo, found.name) if isinstance(found, ReplicaRate) else (found.spec.slo, found.objectives.name)
+    if slo is None or not slo.classes:
+        return "requests"
+    return f"requests of class {name}" if name else "requests without a class"
 
 
-def _kv_cache(view: View) -> str:
-    """What the requests will take of the KV cache, where that rules."""
-    kv_tokens = view.belief.facts.kv_tokens
-    if not _fills(view) or kv_tokens is None:
+def of_class(found: ReplicaRate | ServiceState) -> str:
+    """The same as an addition to what is said of all requests, for which it is empty."""
+    which = requests_of(found)
+    return "" if which == "requests" else f" of {which.removeprefix('requests of ')}"
+
+
+def slowed(found: ReplicaRate) -> str:
+    """Which class makes the requests of all others dear, also while it has none itself."""
+    if found.slo is None or found.slowed < SURPRISE:
         return ""
-    peak, lead = view.supply.kv_cache.peak_tokens(view.supply.lead_seconds), view.supply.lead_seconds
+    tight = min(found.slo.classes, key=lambda each: each.tpot_seconds)
+    pace = f"tpot {1000.0 * tight.tpot_seconds:g} ms of class {tight.name} is the pace of all requests"
+    more = f"those without a class need about {found.slowed:.0f} times the replicas"
+    return f"{pace}: {more}; relax it, or give the class a service of its own"
+
+
+def _kv_cache(state: ServiceState, selection: Selection, minimum: Minimum) -> str:
+    """What the requests will take of the KV cache, where that rules."""
+    kv_tokens = selection.belief.facts.kv_tokens
+    if not minimum.cache_rules or kv_tokens is None:
+        return ""
+    peak, lead = state.supply.kv_cache.peak_tokens(state.supply.lead_seconds), state.supply.lead_seconds
     times = f"{peak / kv_tokens:.1f} times the KV cache of a replica"
     return f"requests will take {times} within {lead:.0f} s; the size leaves room for faster growth"
 
 
-def _surprise(view: View) -> str:
+def _surprise(selection: Selection) -> str:
     """What somebody should know whose engines are another kind of thing than the spec says."""
-    slowness, name = view.belief.correction.slowness, view.chosen.name
+    slowness, name = selection.belief.correction.slowness, selection.name
     if 1.0 / SURPRISE < slowness < SURPRISE:
         return ""
     slower, faster = f"take {slowness:.1f} times as long as", f"are {1.0 / slowness:.1f} times as fast as"
@@ -231,17 +253,19 @@ def _surprise(view: View) -> str:
     return f", {told} expected of {name}: check its labels and the model's name"
 
 
-def _change(view: View, sizes: Sizes) -> str:
-    name = view.chosen.name
-    names = dict.fromkeys((*view.paired, *(group.accelerator for group in view.others)))
-    others = [(other, view.part(other).size, _target(sizes, other)) for other in names]
+def _change(state: ServiceState, selection: Selection, sizes: Sizes) -> str:
+    name = selection.name
+    names = dict.fromkeys((*selection.paired, *(group.accelerator for group in selection.others)))
+    others = [(other, state.part(other).size, _target(sizes, other)) for other in names]
     told = [
-        _move(other, before, after) for other, before, after in others if before or (other in view.paired and after)
+        _move(other, before, after)
+        for other, before, after in others
+        if before or (other in selection.paired and after)
     ]
-    before, after = view.part(name).size, _target(sizes, name)
+    before, after = state.part(name).size, _target(sizes, name)
     if told:
         return ", ".join([_move(name, before, after), *told] if before or after else told)
-    cost, more = view.belief.option.cost_per_replica_hour, after - before
+    cost, more = selection.belief.option.cost_per_replica_hour, after - before
     if not more:
         return counted(after, "replica")
     price = "" if cost is None else f", ${abs(more) * cost:.2f}/h {'more' if more > 0 else 'less'}"
@@ -256,73 +280,74 @@ def _target(sizes: Sizes, accelerator: str) -> int:
     return next((t.replicas for t in sizes.targets if t.accelerator == accelerator), 0)
 
 
-def _switch(view: View) -> tuple[Reason, str]:
+def _switch(state: ServiceState, selection: Selection) -> tuple[Reason, str]:
     """Why the accelerator that had most of the replicas is being left."""
-    old = max((group for group in view.others), key=lambda group: group.size, default=None)
+    old = max((group for group in selection.others), key=lambda group: group.size, default=None)
     if old is None:
         return Reason.SWITCHING_ACCELERATOR, ""
-    option = view.option(old.accelerator)
+    option = selection.option(old.accelerator)
     if option is None:
         return Reason.SWITCHING_ACCELERATOR, f"{old.accelerator} is no longer listed"
-    if backoff := view.supply.backoffs.last(option.name):
+    if backoff := state.supply.backoffs.last(option.name):
         return Reason.ACCELERATOR_UNAVAILABLE, f"{option.name} was unavailable ({backoff.detail})"
     if not option.belief.feasible:
-        return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives even without load"
+        whose = of_class(option.belief.rate)
+        return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives{whose} even without load"
     needed = f"the load needs {counted(option.replicas, f'{option.name} replica')}"
     if option.bounded:
         return Reason.SWITCHING_ACCELERATOR, f"{needed}, but the spec allows only {option.allowed}"
     if not option.fits:
         return Reason.CAPACITY_LIMITED, f"{needed}, but only {option.most} can be placed"
-    new, cost, old_cost = view.chosen.name, view.chosen.cost_per_hour, option.cost_per_hour
+    new, cost, old_cost = selection.name, selection.chosen.cost_per_hour, option.cost_per_hour
     if cost is None or old_cost is None:
         return Reason.SWITCHING_ACCELERATOR, f"{new} is listed before {option.name} in spec.accelerators"
     costs = f"for the same load {new} costs ${cost:.2f}/h, {option.name} ${old_cost:.2f}/h"
     return Reason.SWITCHING_ACCELERATOR, costs
 
 
-def _on_demand(view: View, sizes: Sizes) -> str:
+def _on_demand(state: ServiceState, selection: Selection, sizes: Sizes) -> str:
     """Why some run on the dearer nodes."""
-    if not view.chosen.belief.option.spot or not any(_target(sizes, name) for name in view.paired):
+    if not selection.chosen.belief.option.spot or not any(_target(sizes, name) for name in selection.paired):
         return ""
-    return f"scaling.minOnDemand requires {counted(view.spec.min_on_demand, 'on-demand replica')}"
+    return f"scaling.minOnDemand requires {counted(state.spec.min_on_demand, 'on-demand replica')}"
 
 
-def _is_succession(view: View) -> bool:
+def _is_succession(selection: Selection, replacement: Replacement) -> bool:
     """Whether the only replica to run in place of another one is a successor."""
-    return view.spare == view.successors > view.group.in_place_of_failing
+    return replacement.spare == replacement.successors > selection.group.in_place_of_failing
 
 
-def _replacements(view: View) -> str:
-    spare = view.spare
-    if not spare or _is_succession(view) or view.demand_rps is None or not view.belief.feasible:
+def _replacements(load: Load, selection: Selection, replacement: Replacement) -> str:
+    spare = replacement.spare
+    if not spare or _is_succession(selection, replacement) or load.demand_rps is None or not selection.belief.feasible:
         return ""
     return f"{spare} of them {'replaces a replica' if spare == 1 else 'replace replicas'} that cannot serve"
 
 
-def _floor(view: View, sizes: Sizes) -> str:
+def _floor(minimum: Minimum, sizes: Sizes) -> str:
     """Why there are replicas that the load does not need, where no guard says so."""
-    least = view.least
+    least = minimum.least
     if least.reason in (Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT):
         return least.sentence
     told = least.reason in sizes.limits or sizes.after != least.replicas
-    return "" if told or not view.above_demand else least.sentence
+    return "" if told or not minimum.above_demand else least.sentence
 
 
-def _caution(view: View, sizes: Sizes) -> str:
+def _caution(load: Load, selection: Selection, replacement: Replacement, sizes: Sizes) -> str:
     """Why more stay than the forecast needs, where no guard says so."""
-    needed = view.needed
-    kept = needed < sizes.wanted <= view.group.baseline and not view.leaving
-    if view.forecast is None or not view.belief.feasible or not kept:
+    needed = replacement.needed
+    kept = needed < sizes.wanted <= selection.group.baseline and not replacement.leaving
+    if load.forecast is None or not selection.belief.feasible or not kept:
         return ""
     carry = counted(needed, "replica", "carries", "carry")
     return f"{carry} the forecast, {sizes.wanted} also cover its error"
 
 
-def _doubt(view: View, sizes: Sizes) -> str:
-    at_zero = not view.spec.min_replicas and not view.size
-    if at_zero or view.seen.fresh or Reason.METRICS_HOLD in sizes.limits or view.forecast is None:
+def _doubt(state: ServiceState, load: Load, sizes: Sizes) -> str:
+    at_zero = not state.spec.min_replicas and not state.size
+    if at_zero or state.seen.fresh or Reason.METRICS_HOLD in sizes.limits or load.forecast is None:
         return ""
-    return f"metrics are {view.seen.state.value}: the size can rise on visible load but does not shrink"
+    return f"metrics are {state.seen.state.value}: the size can rise on visible load but does not shrink"
 
 
 HARD_BOUNDS = frozenset({Reason.BUDGET_LIMITED, Reason.CAPACITY_LIMITED, Reason.AT_MAXIMUM, Reason.POD_ENDED})
@@ -338,50 +363,52 @@ def lost_fields(paths: Sequence[str]) -> str:
 
 def reason_for(view: View, sizes: Sizes) -> Reason:
     """The one reason of a decision: what moved the size, or what kept it."""
+    state, minimum = view.state, view.minimum
     if sizes.action is Action.CREATE:
         return Reason.FIRST_SIZE
     if sizes.action is Action.SWITCH:
-        return _switch(view)[0]
+        return _switch(state, view.selection)[0]
     if sizes.action is Action.HOLD:
-        if view.asleep and not sizes.after:
+        if minimum.asleep and not sizes.after:
             return Reason.IDLE
-        return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(view, sizes)
+        return sizes.bounds[-1].reason if sizes.bounds else _steady_reason(state, minimum, sizes)
     if sizes.action is Action.SCALE_UP:
         return _up_reason(view, sizes)
-    return _down_reason(view, sizes)
+    return _down_reason(state, minimum, view.replacement, sizes)
 
 
-def _steady_reason(view: View, sizes: Sizes) -> Reason:
-    least = view.least
-    if not view.seen.fresh:
+def _steady_reason(state: ServiceState, minimum: Minimum, sizes: Sizes) -> Reason:
+    least = minimum.least
+    if not state.seen.fresh:
         return Reason.METRICS_HOLD
-    rules = view.schedule_rules or least.reason is Reason.ACTIVATOR_SILENT
+    rules = minimum.schedule_rules or least.reason is Reason.ACTIVATOR_SILENT
     return least.reason if rules and sizes.after == least.replicas else Reason.STEADY
 
 
 def _up_reason(view: View, sizes: Sizes) -> Reason:
-    least = view.least
+    state, selection, minimum, replacement = view.state, view.selection, view.minimum, view.replacement
+    least = minimum.least
     if least.reason is Reason.REQUESTS_HELD or least.reason in sizes.limits or sizes.after <= least.replicas:
         return least.reason
-    if _on_demand(view, sizes) and _target(sizes, view.chosen.name) <= view.part(view.chosen.name).size:
+    if _on_demand(state, selection, sizes) and _target(sizes, selection.name) <= state.part(selection.name).size:
         return Reason.AT_MINIMUM
-    if view.spare and view.needed - view.spare <= view.group.baseline:
-        if view.spare == view.lacking:
+    if replacement.spare and replacement.needed - replacement.spare <= selection.group.baseline:
+        if replacement.spare == replacement.lacking:
             return Reason.ACCELERATOR_UNAVAILABLE
-        if _is_succession(view):
+        if _is_succession(selection, replacement):
             return Reason.NODE_CLOSING
-        return view.supply.sick.reason if view.group.ailing else Reason.ENGINE_FAILING
-    if _fills(view):
+        return state.supply.sick.reason if selection.group.ailing else Reason.ENGINE_FAILING
+    if minimum.cache_rules:
         return Reason.KV_CACHE_PRESSURE
-    return Reason.BACKLOG_TO_DRAIN if _is_queued(view) else Reason.FORECAST_ABOVE_CAPACITY
+    return Reason.BACKLOG_TO_DRAIN if _is_queued(view.load) else Reason.FORECAST_ABOVE_CAPACITY
 
 
-def _down_reason(view: View, sizes: Sizes) -> Reason:
-    if view.asleep:
+def _down_reason(state: ServiceState, minimum: Minimum, replacement: Replacement, sizes: Sizes) -> Reason:
+    if minimum.asleep:
         return Reason.IDLE
     forced = [bound.reason for bound in sizes.bounds if bound.reason in HARD_BOUNDS]
     if forced:
         return forced[-1]
-    if view.going_to_let_go:
+    if replacement.going_to_let_go:
         return Reason.NODE_CLOSING
-    return view.supply.sick.reason if view.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY
+    return state.supply.sick.reason if replacement.ailing_to_let_go else Reason.DEMAND_BELOW_CAPACITY

@@ -23,7 +23,8 @@ class Backoff:
     """Why an accelerator is in backoff until `until`; `delay_seconds` doubles from one backoff to the next.
 
     Where nodes were short or too many pods ended: `asked` is the number of replicas wanted, and `placed` the number
-    with a node. `own` of this accelerator and `elsewhere` of others then served, or were starting on a node.
+    with a node. `own` of this accelerator and `elsewhere` of others then served, or were starting on a node. `is_half`:
+    a group of pods held nodes that are of no use without the others.
     """
 
     accelerator: str
@@ -35,11 +36,12 @@ class Backoff:
     placed: int = 0
     own: int = 0
     elsewhere: int = 0
+    is_half: bool = False
 
     @property
     def starts_none(self) -> bool:
-        """Whether so many pods ended that no more are started until it ends."""
-        return self.reason is Reason.POD_ENDED and self.asked > 0
+        """Whether no more pods are started until it ends: too many ended, or waiting ones would hold nodes in vain."""
+        return self.is_half or (self.reason is Reason.POD_ENDED and self.asked > 0)
 
     @property
     def begun(self) -> float:
@@ -140,7 +142,8 @@ def watch_backoffs(
                 no_more = flood or found[0] is Reason.INSUFFICIENT_GPUS
                 asked = (group.size, group.placed, group.to_serve, elsewhere) if no_more else ()
                 delay = _delay_seconds(last, now, settings)
-                past[name] = Backoff(name, now + delay, delay, *found, *asked)
+                backoff = Backoff(name, now + delay, delay, *found, *asked)
+                past[name] = replace(backoff, is_half=True) if no_more and _is_half(group) else backoff
     slots = tuple((name, places[name]) for name in sorted(group.accelerator for group in groups) if places.get(name))
     return Backoffs(tuple(past[name] for name in sorted(past)), tuple(sorted(failing.items())), slots)
 
@@ -186,9 +189,20 @@ def _found(group: Group, fails_long: bool, settings: PolicySettings, is_awaited:
     if group.failing and fails_long:
         return group.failing[0].failure, group.failing[0].words
     if group.stuck and not group.coming:
-        told = f"not ready after {settings.starting_seconds:.0f} s; see the log of its pods"
+        waits = f": {group.stuck[0].detail}" if group.stuck[0].detail else ""
+        told = f"not ready after {settings.starting_seconds:.0f} s{waits}; see the log of its pods"
         return Reason.PROGRESS_DEADLINE_EXCEEDED, told
     return None
+
+
+def _is_half(group: Group) -> bool:
+    """Whether a group of pods that has waited for too long holds some of its nodes, and goes if the size falls by one.
+
+    Where it is not the one with the highest number, a group that serves would go in its place.
+    """
+    others = (*group.ready, *group.ailing, *group.starting, *group.pending)
+    highest = max((replica.number for replica in others), default=-1)
+    return any(replica.nodes and replica.number > highest for replica in group.short)
 
 
 def _is_flood(group: Group, last: Backoff | None, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Classify the replicas of one accelerator: those that serve, those that will serve, and those that will not."""
+"""Classify the replicas of one accelerator: serving, about to serve, or not going to serve."""
 
 from __future__ import annotations
 
@@ -68,6 +68,14 @@ class Group:
     def baseline(self) -> int:
         """Size that a change starts from: spec.replicas, or the running replicas if the Deployment is gone."""
         return self.size if self.exists else len(self.ready) + len(self.coming)
+
+    def size_with(self, ready: int) -> int:
+        """The smallest size at which so many ready replicas stay: of groups of pods, those with the highest numbers go.
+
+        0 where that asks for none; a pod that is no group has the number 0.
+        """
+        numbers = sorted(replica.number for replica in self.ready)
+        return numbers[ready - 1] + 1 if 0 < ready <= len(numbers) else 0
 
     @property
     def in_place_of_failing(self) -> int:

@@ -126,7 +126,7 @@ def _may_show(service: ServiceSnapshot, now: float, interval_seconds: float) -> 
     """Return the Ready replicas that can be judged, by symptom.
 
     In a rollout and with a canary, replicas of one accelerator differ by more than their node. A new replica is late
-    because it still compiles kernels and has an empty cache. Beside a stalled replica its peers have more load.
+    because it still compiles kernels and has an empty cache. The peers of a stalled replica have more load.
     """
     ready = [replica for replica in service.replicas if replica.phase is ReplicaPhase.READY]
     names, age = frozenset([replica.name for replica in ready]), 2.0 * still_seconds(interval_seconds)

@@ -66,16 +66,16 @@ class Option:
         cost, pair = self.belief.option.cost_per_replica_hour, self.pair
         if cost is None or pair is None or pair.cost_per_hour is None:
             return None if cost is None else cost * self.replicas
-        share = self.beside(self.replicas)
+        share = self.on_pair(self.replicas)
         return cost * (self.replicas - share) + pair.cost_per_hour * share
 
-    def beside(self, replicas: int) -> int:
+    def on_pair(self, replicas: int) -> int:
         """Return how many of so many replicas are on the pair's accelerator."""
         return 0 if self.pair is None else self.pair.share(replicas)
 
     def parts_of(self, replicas: int) -> dict[str, int]:
         """Return so many replicas by accelerator."""
-        share = self.beside(replicas)
+        share = self.on_pair(replicas)
         return {self.name: replicas - share} | ({} if self.pair is None else {self.pair.accelerator: share})
 
     @property
@@ -169,9 +169,6 @@ def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, ot
     own, money = option.max_replicas, spec.max_cost_per_hour
     if own == 0:
         return 0
-    bounds = (
-        spec.max_replicas,
-        None if own is None else own + others,
-        None if money is None else affordable(option, pair, money),
-    )
+    paid = None if money is None else affordable(option, pair, money)
+    bounds = spec.max_replicas, None if own is None else own + others, paid
     return min(bound for bound in bounds if bound is not None)

@@ -35,15 +35,17 @@ def propose(view: View) -> int:
     More at once when the demand asks for it; fewer only when they also carry what the estimate may be wrong by. Hung
     ones first make room: they take their share of the requests, and accelerators.
     """
-    before, spare = view.group.baseline, view.spare
-    if view.asleep:
+    load, selection, minimum, replacement = view.load, view.selection, view.minimum, view.replacement
+    before, spare = selection.group.baseline, replacement.spare
+    if minimum.asleep:
         return 0
-    if leaving := view.leaving.total():
+    if leaving := replacement.leaving.total():
         return before - leaving
-    if view.forecast is None or view.demand_rps is None or not view.belief.sized:
-        return max(before, view.chosen.replicas, view.waking, view.least.replicas + spare, view.with_successor)
-    needed = max(view.needed, view.with_successor)
+    if load.forecast is None or load.demand_rps is None or not selection.belief.sized:
+        least = minimum.least.replicas + spare
+        return max(before, selection.chosen.replicas, minimum.waking, least, replacement.with_successor)
+    needed = max(replacement.needed, replacement.with_successor)
     if needed >= before:
         return needed
-    safe = replicas_for(view.forecast.releasable_rps, view.belief.rate_rps) + spare
+    safe = replicas_for(load.forecast.releasable_rps, selection.belief.rate_rps) + spare
     return min(before, max(needed, safe))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.domain.service import ServiceSpec
+from holdfast.enginemodel.class_mix import mean_ttft_seconds
+from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate import demand, forecast, scale_to_zero
+from holdfast.policy.estimate.class_budgets import spare_requests
 from holdfast.policy.estimate.cold_start import node_seconds
 from holdfast.policy.estimate.replica_capacity import same_engines
 from holdfast.policy.estimate.scheduled_minimum import (
@@ -13,71 +16,60 @@ from holdfast.policy.estimate.scheduled_minimum import (
     ScheduledMinimums,
     scheduled_minimums,
 )
-from holdfast.policy.learn import Learning
+from holdfast.policy.health.replicas import group_on
 from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.on_demand_pair import together
 from holdfast.policy.placement.options import Option, describe_options
 from holdfast.policy.settings import PolicySettings
+from holdfast.policy.sizing.minimum import minimum_of
+from holdfast.policy.sizing.replacement import replacement_of
 from holdfast.policy.tick import Tick
-from holdfast.policy.view import View
+from holdfast.policy.view import Load, Selection, ServiceState, View
 
 
-def view_of(learning: Learning, tick: Tick, moves_to: str = "") -> View:
+def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     """Forecast the demand and choose the accelerator, unless the allocation moves the service to another one."""
-    observed, requests, supply, now = learning.observed, learning.demand, learning.supply, tick.now
-    service, known, seen, groups = observed.service, observed.known, observed.seen, observed.groups
-    spec, lead = service.spec, supply.lead_seconds
-    sizing, interval = requests.headroom.sizing, seen.interval_seconds
-    spare = learning.slo.allowed_requests(spec.slo, requests.arrivals.level_rps)
+    requests, supply, now = state.demand, state.supply, tick.now
+    service, known, seen, groups, spec = state.service, state.known, state.seen, state.groups, state.spec
+    lead, interval = supply.lead_seconds, seen.interval_seconds
+    believed = supply.capacity.belief(known.choice.accelerator)
+    spare = spare_requests(state.classes, believed, requests.arrivals.level_rps)
+    sizing = requests.headroom.sizing
     expected = forecast.forecast(requests.arrivals, requests.residuals, sizing, lead, interval, spare)
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
-    waiting = demand.backlog(hopeful, expected, spec.slo.ttft_seconds)
-    demand_rps = demand.demand_rps(expected, waiting, spec.slo.ttft_seconds, observed.starting)
+    patience_seconds = mean_ttft_seconds(spec.slo, supply.capacity.shares)
+    waiting = demand.backlog(hopeful, expected, patience_seconds)
+    demand_rps = demand.demand_rps(expected, waiting, patience_seconds, state.starting)
     cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
     scheduled = _scheduled(spec, supply, now, cycle, tick.settings)
-    least_idle = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
-    slumber = scale_to_zero.slumber(requests.idle, service, seen, observed.starting, scheduled, least_idle, now)
+    idle_seconds = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
+    slumber = scale_to_zero.slumber(requests.idle, service, seen, state.starting, scheduled, idle_seconds, now)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = supply.capacity.beliefs, _awake(spec, scheduled)
     considered = describe_options(least, beliefs, groups, supply.backoffs, tick.inventory, demand_rps, fallback, now)
-    edited = known.spec is not None and known.spec.generation != spec.generation
-    before = Choice() if edited else known.choice
+    before = Choice() if state.edited else known.choice
     chosen_now = choose(before, spec, considered, groups, cycle, now, known.peaks.rate_rps)
     choice = Choice(moves_to, judged_at=now) if moves_to else chosen_now
+    chosen = next(option for option in considered if option.name == choice.accelerator)
+    own, joined = group_on(groups, chosen.name), together(groups, chosen.name, chosen.pair)
+    selection = Selection(considered, choice, chosen, own, *joined)
     hold = known.flapping.patience * cycle
     returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops.accelerators))
-    chosen = next(option for option in considered if option.name == choice.accelerator)
-    group, others = together(groups, chosen.name, chosen.pair)
     carried_rps = _carried_rps(demand_rps, supply, chosen)
-    trusted = seen.fresh and not _renewed(known, spec)
+    trusted = seen.fresh and not _renewed(known, spec) and not _taken_over(known, spec)
     peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
-    return View(
-        service=service,
-        now=now,
-        seen=seen,
-        groups=groups,
-        group=group,
-        others=others,
-        starting=observed.starting,
-        demand=requests,
-        supply=supply,
-        peaks=demand.remember_level(peaks, _lasting_rps(learning, expected, now), now, returns),
-        choice=choice,
-        flapping=known.flapping,
-        slo=learning.slo,
-        forecast=expected,
-        backlog_requests=waiting,
-        demand_rps=demand_rps,
-        hold_seconds=hold,
-        return_seconds=returns,
-        considered=considered,
-        chosen=chosen,
-        scheduled=scheduled,
-        slumber=slumber,
-        idle_seconds=least_idle,
-        edited=edited,
-    )
+    peaks = demand.remember_level(peaks, _lasting_rps(state, expected), now, returns)
+    load = Load(expected, waiting, demand_rps, peaks, hold, returns)
+    minimum = minimum_of(state, load, selection, scheduled, slumber, idle_seconds)
+    return View(state, load, selection, minimum, replacement_of(state, load, selection, minimum))
+
+
+def within(view: View, allocation: Allocation) -> View:
+    """Return the view with the fleet's share of the chosen accelerator."""
+    selection = replace(view.selection, allocation=allocation)
+    replacement = replacement_of(view.state, view.load, selection, view.minimum)
+    return replace(view, selection=selection, replacement=replacement)
 
 
 def _carried_rps(demand_rps: float | None, supply: Supply, chosen: Option) -> float | None:
@@ -86,17 +78,22 @@ def _carried_rps(demand_rps: float | None, supply: Supply, chosen: Option) -> fl
     return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
 
 
-def _lasting_rps(learning: Learning, expected: forecast.Forecast | None, now: float) -> float:
+def _lasting_rps(state: ServiceState, expected: forecast.Forecast | None) -> float:
     """The level of arrivals; 0 in a burst with a period, and while replicas could not have served it yet."""
-    if expected is None or now - learning.demand.arrivals.steady_since < learning.supply.lead_seconds:
+    if expected is None or state.now - state.demand.arrivals.steady_since < state.supply.lead_seconds:
         return 0.0
     return 0.0 if expected.bursts.includes(expected.level_rps) else expected.level_rps
 
 
 def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
-    """Whether an edit made other engines, of which nobody knows what they carry."""
+    """Whether an edit changed the engines, so that their capacity is unknown."""
     compared = known.supply.capacity.spec
     return compared is not None and not same_engines(compared, spec)
+
+
+def _taken_over(known: ServiceMemory, spec: ServiceSpec) -> bool:
+    """Whether Holdfast sets the size of somebody else's Deployment from now on: so far nothing shows that less does."""
+    return spec.adopted and known.spec is not None and known.spec.recommend_only and not spec.recommend_only
 
 
 def _scheduled(

@@ -1,1 +1,1 @@
-"""From the replicas that run to those that were allocated: what starts and what is removed now."""
+"""From the running to the allocated replicas: what starts and what is removed now."""

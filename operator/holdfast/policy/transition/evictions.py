@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.policy.view import View
+from holdfast.policy.view import Replacement, ServiceState
 
 
-def max_unavailable(view: View, decided: int) -> int:
+def max_unavailable(state: ServiceState, replacement: Replacement, decided: int) -> int:
     """Return maxUnavailable of the disruption budget; `decided` replicas are wanted.
 
     | serving replicas                                  | evictions                                      |
@@ -15,11 +15,11 @@ def max_unavailable(view: View, decided: int) -> int:
     | the last one, on a spot node                      | one: the node does not wait                    |
     | several                                           | one at a time, while all others serve          |
     """
-    serving = [replica for group in view.groups for replica in group.ready]
-    closing = view.supply.closing
-    comes = closing is not None and view.now < closing.until and (view.starting or decided > view.size)
-    if closing is not None and not comes and not view.going_to_let_go:
-        return 1 + max(0, view.size - len(serving))
-    spot = {option.name for option in view.spec.accelerators if option.spot}
+    serving = [replica for group in state.groups for replica in group.ready]
+    closing = state.supply.closing
+    comes = closing is not None and state.now < closing.until and (state.starting or decided > state.size)
+    if closing is not None and not comes and not replacement.going_to_let_go:
+        return 1 + max(0, state.size - len(serving))
+    spot = {option.name for option in state.spec.accelerators if option.spot}
     last = min(len(serving), decided) == 1 and not any(replica.accelerator in spot for replica in serving)
     return 0 if last else 1

@@ -1,8 +1,8 @@
-"""From the replicas that run to those that are to run: which sources stay, and which targets start.
+"""From the running replicas to the goal: which sources stay, and which targets start.
 
 A source is a replica beyond the goal, a target one of the goal. Sources stay until all targets that are needed serve.
-Where the limits have no room for a target beside them, one source goes first (break before make), and the next one only
-after the target that came for it serves. The last replica that serves stays.
+Where the limits have no room for a target next to the sources, one source goes first (break before make). The next one
+goes only after its target serves. The last replica that serves stays.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Migration:
 
     `targets` are the groups of the goal, `sources` the groups beyond it, and `allowance` what may run at one time.
     At least `on_demand` replicas of the `regular` accelerators are to serve. Sources of a `forbidden` accelerator
-    stay only while they serve. `unavailable` accelerators could not be had a short while ago.
-    With `stand_ins_only` no more sources stay than targets lack.
+    stay only while they serve. `unavailable` accelerators are in backoff.
+    With `stand_ins_only` at most as many sources stay as targets are missing.
     """
 
     goal: Mapping[str, int]
@@ -43,14 +43,9 @@ class Migration:
         return Counter({group.accelerator: len(group.ready) for group in self.targets})
 
     @property
-    def serving_targets(self) -> int:
-        """Targets that serve, of all accelerators."""
-        return sum([len(group.ready) for group in self.targets])
-
-    @property
     def lacking(self) -> int:
         """Targets that are needed and do not serve yet."""
-        return max(0, sum(self.needed.values()) - self.serving_targets)
+        return max(0, sum(self.needed.values()) - self.serving.total())
 
     @property
     def in_turn(self) -> list[str]:
@@ -62,7 +57,7 @@ class Migration:
 
     @property
     def may_stay(self) -> dict[str, int]:
-        """Sources that may stay: of forbidden accelerators those that serve."""
+        """Sources that may stay; on forbidden accelerators only serving ones."""
         found = {}
         for group in self.sources:
             useful = len(group.ready) if group.accelerator in self.forbidden else group.useful
@@ -72,7 +67,7 @@ class Migration:
     def served_with(self, kept: Mapping[str, int]) -> int:
         """Return the replicas that serve if so many sources stay."""
         sources = sum(min(kept[group.accelerator], len(group.ready)) for group in self.sources)
-        return self.serving_targets + sources
+        return self.serving.total() + sources
 
     def on_demand_with(self, kept: Mapping[str, int]) -> int:
         """Return how many of these are not on spot nodes."""
@@ -80,7 +75,7 @@ class Migration:
         return replace(self, targets=targets, sources=sources).served_with(kept)
 
     def has_room(self, kept: Mapping[str, int]) -> bool:
-        """Return whether another target may run beside so many sources and the targets that there are."""
+        """Return whether another target may run next to so many sources and the existing targets."""
         there = Counter(kept) + Counter({group.accelerator: group.size for group in self.targets})
         return any(self.allowance.more(name, there) > 0 for name in self.in_turn)
 
@@ -111,7 +106,7 @@ def _for_on_demand(migration: Migration, kept: Mapping[str, int]) -> dict[str, i
 
 
 def _one_less(migration: Migration, kept: Mapping[str, int]) -> dict[str, int] | None:
-    """One source less, where no target could start beside them and none is on its way, or where it stands for none."""
+    """One source less, where no target fits next to the sources and none starts, or where it replaces no target."""
     spare = migration.stand_ins_only and sum(kept.values()) > migration.lacking
     comes = any(group.size > len(group.ready) for group in migration.targets)
     if not spare and (comes or not migration.in_turn or migration.has_room(kept)):
@@ -129,7 +124,7 @@ def _missed(migration: Migration, kept: Mapping[str, int], fewer: Mapping[str, i
 
 
 def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes: sources that stay, targets that serve, and as many more targets as may run beside them."""
+    """Return the sizes: sources that stay, serving targets, and as many more targets as the limits allow."""
     allowed = _for_the_first(migration, kept)
     goal, sizes = Counter(migration.goal), Counter(kept) + (migration.serving & Counter(migration.goal))
     requested = goal & Counter({group.accelerator: group.size for group in migration.targets})
@@ -143,9 +138,9 @@ def growing(migration: Migration, kept: Mapping[str, int]) -> dict[str, int]:
 
 
 def _for_the_first(migration: Migration, kept: Mapping[str, int]) -> Allowance:
-    """The budget pays for the first target beside the last replica that serves, as long as one can be had."""
+    """Let the budget pay for the first target next to the last serving source, as long as a target is available."""
     allowed, names = migration.allowance, [name for name in migration.in_turn if name not in migration.unavailable]
-    last = migration.served_with(kept) == 1 and not migration.serving_targets
+    last = migration.served_with(kept) == 1 and not migration.serving.total()
     if allowed.dollars_per_hour is None or not migration.lacking or not names or not last:
         return allowed
     first = min(allowed.price(name) for name in names)

@@ -14,14 +14,15 @@ from holdfast.policy.placement.on_demand_pair import keepers
 from holdfast.policy.sizing.guards import GUARDS, PINS_OVERRULE, Proposal
 from holdfast.policy.transition.migration import migration_to, next_sizes
 from holdfast.policy.transition.sizes import action_of, targets_of
-from holdfast.policy.view import View
+from holdfast.policy.view import Minimum, Selection, ServiceState, View
 
 
 def held_verdict(view: View) -> Verdict | None:
     """What is done with a size that people hold; None where it follows the load."""
-    if view.spec.pinned_replicas is not None:
-        return pinned_verdict(view, view.spec.pinned_replicas)
-    return recommend_verdict(view) if view.spec.recommend_only else None
+    state = view.state
+    if state.spec.pinned_replicas is not None:
+        return pinned_verdict(view, state.spec.pinned_replicas)
+    return recommend_verdict(state, view.selection, view.minimum) if state.spec.recommend_only else None
 
 
 def pinned_verdict(view: View, pinned: int) -> Verdict:
@@ -30,18 +31,19 @@ def pinned_verdict(view: View, pinned: int) -> Verdict:
     Where its max or the budget has no room for that, others take it; where none has, fewer run. What serves elsewhere
     goes as these come, but where others would get its places.
     """
+    state, selection = view.state, view.selection
     asked = [guard for guard in GUARDS if guard not in PINS_OVERRULE]
-    bounds = [found for guard in asked if (found := guard(Proposal(view, view.size, pinned)))]
-    goal = pinned_goal(view, min([pinned, *(bound.replicas for bound in bounds)]))
+    bounds = [found for guard in asked if (found := guard(Proposal(view, state.size, pinned)))]
+    goal = pinned_goal(state, selection, min([pinned, *(bound.replicas for bound in bounds)]))
     told = "; ".join((pinned_sentence(pinned, sum(goal.values())), *(bound.sentence for bound in bounds)))
-    if any(bound.replicas == view.size for bound in bounds):
-        return Verdict(Action.HOLD, Reason.PINNED, told, targets_of(view, view.sizes))
-    sizes, _ = next_sizes(view, migration_to(view, goal, pinned=True))
-    targets = targets_of(view, sizes)
+    if any(bound.replicas == state.size for bound in bounds):
+        return Verdict(Action.HOLD, Reason.PINNED, told, targets_of(state, selection, state.sizes))
+    sizes, _ = next_sizes(state, selection, migration_to(state, selection, view.minimum, goal, pinned=True))
+    targets = targets_of(state, selection, sizes)
     beyond = any(replicas > goal.get(name, 0) for name, replicas in sizes.items())
     waits = "source replicas are removed as target replicas become ready" if beyond else ""
     message = "; ".join(filter(None, (_change(targets), told, waits)))
-    return Verdict(action_of(view, sizes), Reason.PINNED, message, targets)
+    return Verdict(action_of(state, selection, sizes), Reason.PINNED, message, targets)
 
 
 def _change(targets: Sequence[PlacementTarget]) -> str:
@@ -52,41 +54,43 @@ def _change(targets: Sequence[PlacementTarget]) -> str:
     return "".join(f"{before} -> {counted(after, 'replica')}" for _, before, after in sizes if before != after)
 
 
-def pinned_goal(view: View, pinned: int) -> dict[str, int]:
+def pinned_goal(state: ServiceState, selection: Selection, pinned: int) -> dict[str, int]:
     """How so many replicas are shared out, where the max of an accelerator or the budget has no room maybe fewer.
 
-    More go first to the accelerators in use as listed, then to the chosen one, then to the best others. Of one that
-    could not be had a short while ago those that serve count: others take over from the rest.
+    More go first to the accelerators in use as listed, then to the chosen one, then to the best others. Of an
+    accelerator in backoff only the serving replicas count: other accelerators take over the rest.
     """
-    out = {option.name for option in view.considered if view.in_backoff(option.name)}
-    used = {g.accelerator: min(g.size, len(g.ready)) if g.accelerator in out else g.size for g in view.groups}
-    order = sorted(view.considered, key=lambda option: (option.name in out, option is not view.chosen, option.rank))
-    first = [option for option in view.spec.accelerators if used.get(option.name) and option.name not in out]
+    out = {option.name for option in selection.considered if state.in_backoff(option.name)}
+    used = {g.accelerator: min(g.size, len(g.ready)) if g.accelerator in out else g.size for g in state.groups}
+    order = sorted(
+        selection.considered, key=lambda option: (option.name in out, option is not selection.chosen, option.rank)
+    )
+    first = [option for option in state.spec.accelerators if used.get(option.name) and option.name not in out]
     others = [option.belief.option for option in order if option.belief.option not in first]
-    return share_out(view.spec, used, [*first, *others], pinned, out)
+    return share_out(state.spec, used, [*first, *others], pinned, out)
 
 
-def recommend_verdict(view: View) -> Verdict:
+def recommend_verdict(state: ServiceState, selection: Selection, minimum: Minimum) -> Verdict:
     """Nothing moves; a new service starts at scaling.min, or at a schedule's floor, on the first accelerator.
 
     What that one has no room for, by its max or the budget, the next one takes.
     """
-    reason, message = recommended_because(view)
-    if any(group.exists for group in view.groups):
-        return Verdict(Action.HOLD, reason, message, targets_of(view, view.sizes))
-    first = share_out(view.spec, {}, view.spec.accelerators, view.least.replicas)
-    return Verdict(Action.CREATE, reason, message, targets_of(view, first))
+    reason, message = recommended_because(state)
+    if any(group.exists for group in state.groups):
+        return Verdict(Action.HOLD, reason, message, targets_of(state, selection, state.sizes))
+    first = share_out(state.spec, {}, state.spec.accelerators, minimum.least.replicas)
+    return Verdict(Action.CREATE, reason, message, targets_of(state, selection, first))
 
 
-def recommended_because(view: View) -> tuple[Reason, str]:
+def recommended_because(state: ServiceState) -> tuple[Reason, str]:
     """Why sizes are only recommended: somebody else sets them back, or the mode says so."""
-    if view.let_go:
-        return Reason.OTHER_AUTOSCALER, f"{view.supply.set_backs.told}; see status.recommendation"
+    if state.let_go:
+        return Reason.OTHER_AUTOSCALER, f"{state.supply.set_backs.told}; see status.recommendation"
     return Reason.RECOMMEND, "mode is Recommend, so sizes do not change; see status.recommendation"
 
 
 def pinned_sentence(pinned: int, given: int) -> str:
-    """Who holds the size, and how many of so many replicas can be had."""
+    """Who holds the size, and how many of the pinned replicas the limits allow."""
     fewer = "" if given == pinned else f"; the accelerators, their max and the budget allow only {given}"
     return f"spec.replicas pins the size at {pinned}{fewer}; remove it to resume SLO scaling"
 
@@ -100,9 +104,9 @@ def share_out(
 ) -> dict[str, int]:
     """Return how many of so many replicas each accelerator gets: as many as it has `now`, then more in that order.
 
-    Before spot ones those off spot, scaling.minOnDemand of them where there is room. Where the budget does not pay for
-    all so, the cheapest come first instead, but for those that are `out` for now; fewer than asked for where even they,
-    or each max, leave no room for all.
+    On-demand replicas come first, up to scaling.minOnDemand. If the budget does not pay for all replicas in that order,
+    the cheapest accelerators come first instead, without those in backoff (`out`). The result is fewer replicas than
+    asked for where even the cheapest, or each max, leave no room for all.
     """
     found = _shared(spec, now, order, replicas)
     if sum(found.values()) == replicas or spec.max_cost_per_hour is None:
@@ -128,7 +132,7 @@ def _shared(
         regular = [option for option in order if not option.spot]
         for option in regular:
             fill(option, now.get(option.name, 0))
-        # What lacks goes to the regular accelerator in use, else to one on the spot one's hardware.
+        # Missing replicas go to the on-demand accelerator in use, else to one with the spot one's hardware.
         spots = [option for option in order if option.spot and now.get(option.name)] or order[:1]
         alike = {keeper.name for spot in spots if spot.spot for keeper in keepers(spec, spot)}
         for option in sorted(regular, key=lambda option: (-found.get(option.name, 0), option.name not in alike)):

@@ -30,7 +30,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 READY_PATH = "/holdfast/ready"
 HEALTH_PATH = "/health"
-# Where vLLM generates: as holdfast_engine.routes, of which pods without the plugin have nothing.
+# Where vLLM generates: as holdfast_engine.apiserver.routes, which pods without the plugin do not have.
 ENGINE_PATHS = (
     "/v1/completions",
     "/v1/chat/completions",
@@ -61,6 +61,7 @@ DRAIN_CHECK_SECONDS = 0.25
 # client can set, and its scheduler by a name that the launcher draws at each start.
 OWN_REQUEST = "holdfast_own_request"
 OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
+POD_PORT_VARIABLE = "HOLDFAST_POD_PORT"  # where it is set, the first process of the pod asks, as any client does
 REQUEST_ID = b"x-request-id"
 UNSUPPORTED_ENGINE = 65  # exit status: the engine will never serve a token
 # Refusals that a later attempt may not meet: a key, or too many requests.
@@ -132,9 +133,9 @@ class Progress:
     """How long the engine has held requests without making anything of them.
 
     Requests count from their last byte to their answer's, and not while their client has bytes to take: neither who
-    does not send on nor who does not read on is a sign of a hang. Where vLLM's metrics are off, or of several processes
-    (--api-server-count), nothing is known and nothing hangs. As many requests as the engine defers (it compiles their
-    grammars, say) do not count: a restart would only send them to the next replica.
+    does not send on nor who does not read on is a sign of a hang. Where vLLM's metrics are off nothing is known and
+    nothing hangs; of several processes (--api-server-count) the pod's server asks. As many requests as the engine
+    defers (it compiles their grammars, say) do not count: a restart would only send them to the next replica.
     """
 
     def __init__(self) -> None:
@@ -258,20 +259,39 @@ class Refused(RuntimeError):
     """The engine answered that it will not serve the request."""
 
 
-class WarmUp:
+class FirstToken:
     """One token through the whole engine: a green /health is no proof, an engine that will crash at once shows it.
 
-    It starts with the first probe, runs beside later ones and is tried again when it fails. An engine that refuses it
-    again and again generates no text, and is ended: a pod that is never ready shows nobody why.
+    The first probe asks for it, and a later one again where that failed. An engine that refuses it again and again
+    generates no text, and is ended: a pod that is never ready shows nobody why.
     """
 
-    def __init__(self, app: App, end: Callable[[str], None] | None = None) -> None:
-        self._app = app
+    def __init__(self, end: Callable[[str], None] | None = None) -> None:
         self._end = end or end_unsupported
-        self._task: asyncio.Future[None] | None = None
         self._refusals = 0
         self.done = False
         self.state = "warming up: no token served yet"
+
+    def failed(self, error: Exception) -> None:
+        """Say why; end an engine that will always refuse."""
+        self.state = f"warming up: {error}"
+        self._refusals = self._refusals + 1 if isinstance(error, Refused) else 0
+        if self._refusals == REFUSALS:
+            self._end(str(error))
+
+    def served(self) -> None:
+        """The pod is ready from now on."""
+        self.done = True
+        print("holdfast: ready, one token served", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class WarmUp(FirstToken):
+    """Asks inside of this process: the token stays out of the engine's metrics."""
+
+    def __init__(self, app: App, end: Callable[[str], None] | None = None) -> None:
+        super().__init__(end)
+        self._app = app
+        self._task: asyncio.Future[None] | None = None
 
     def start(self, scope: Message) -> None:
         """Begin, unless it is under way; `scope` is a request from which the application's state is taken."""
@@ -282,14 +302,10 @@ class WarmUp:
         try:
             await self._serve_one_token(scope)
         except Exception as error:
-            self.state = f"warming up: {error}"
-            self._refusals = self._refusals + 1 if isinstance(error, Refused) else 0
-            if self._refusals == REFUSALS:
-                self._end(str(error))
+            self.failed(error)
         else:
             forget_counts()
-            self.done = True
-            print("holdfast: ready, one token served", file=sys.stderr, flush=True)  # noqa: T201
+            self.served()
 
     async def _serve_one_token(self, scope: Message) -> None:
         models = await self._call(scope, "GET", "/v1/models")
@@ -333,7 +349,7 @@ def forget_counts() -> None:
     """Set vLLM's counters and histograms back to zero, so that no metric ever tells of the warm-up.
 
     vLLM has counted a request before its answer is sent, and no other arrives before the pod is ready. Several API
-    servers (--api-server-count) count together and are not ready at one time: there the warm-up stays counted.
+    servers (--api-server-count) count together and are not ready at one time: there the pod's page leaves it out.
     """
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         return
@@ -425,9 +441,13 @@ def own_name() -> bytes:
 
 
 def without_own_name(scope: Message) -> Message:
-    """A client's request, less a name that only the pod's own request has: vLLM gives it another one."""
+    """A client's request, less a name that only the pod's own request has: vLLM gives it another one.
+
+    Where the first process of the pod asks, its request comes as a client's does.
+    """
     name = own_name()
-    if not name or all(name not in value for header, value in scope["headers"] if header == REQUEST_ID):
+    named = any(name in value for header, value in scope["headers"] if header == REQUEST_ID)
+    if not name or not named or POD_PORT_VARIABLE in os.environ:
         return scope
     return {**scope, "headers": [header for header in scope["headers"] if header[0] != REQUEST_ID]}
 

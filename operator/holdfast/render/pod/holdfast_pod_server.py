@@ -1,40 +1,42 @@
-"""The pod's own HTTP server, where vLLM's Rust front end takes the place of its Python one (docs/engine.md).
+"""The pod's own HTTP server, where another process serves requests: vLLM's Rust front end, or several API servers.
 
-That front end loads no middleware and shows no counter of the plugin. The first process of the pod starts it, and from
-then on only waits for its end: a thread of that process answers here.
+The Rust front end loads no middleware and shows no counter of the plugin; of several API servers each knows only what
+it did itself. The first process of the pod starts them, and from then on only waits for their end: a thread of that
+process answers here (docs/engine.md).
 - `GET /holdfast/ready` is 200 once this engine has really served one token, and as long as its /health is; 503 while
   the pod drains;
 - `GET /health`, which the liveness probe asks, is 503 while the engine holds requests and nothing moves in it;
-- `GET /metrics` is the engine's own page with the plugin's counters behind it; 503 where the engine does not answer:
-  Prometheus gets no number of an engine that is gone.
+- `GET /metrics` is the engine's own page, less what that token has counted, with the plugin's counters behind it; 503
+  where the engine does not answer: Prometheus gets no number of an engine that is gone.
 Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import functools
 import http.client
 import http.server
 import json
 import os
 import re
 import socket
+import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from holdfast_middleware import (
     HANG_SECONDS,
     HEALTH_PATH,
     PROGRESS,
     READY_PATH,
-    REFUSALS,
     WAITING,
     Draining,
+    FirstToken,
     Refused,
     api_key,
-    end_unsupported,
     is_refusal,
     own_name,
     positive,
@@ -49,15 +51,34 @@ MOST_BYTES = 16 * 2**20
 MOST_AT_ONCE = 16  # requests: a probe and a scrape need one each
 LISTEN_SECONDS = 10.0  # within which a client has to send its request
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)")
+_COUNT = re.compile(rb"^(vllm:\w+_(?:total|count|sum|bucket)(?:\{.*\})?) ([0-9.e+-]+)$", re.MULTILINE)
 _END = b"# EOF\n"  # of a page in the OpenMetrics format
 PLAIN = "text/plain; charset=utf-8"
 
 
-class Engine:
-    """The engine's own API server in this pod."""
+class Certificate(NamedTuple):
+    """Files with which the engine serves HTTPS, and so does the pod."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    file: str
+    key: str
+
+    def of_server(self) -> ssl.SSLContext:
+        """Read anew for each connection: certificates are renewed. Raises OSError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key)
+        return context
+
+
+class Engine:
+    """The engine's own API server in this pod, which is asked with TLS if it has a certificate of its own."""
+
+    def __init__(self, port: int, host: str = "localhost", *, tls: bool = False) -> None:
+        self._host, self._port = host, port
+        self._connect: Any = http.client.HTTPConnection
+        if tls:  # no certificate names localhost, and nobody stands between two processes of a pod
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self._connect = functools.partial(http.client.HTTPSConnection, context=context)
 
     def get(self, path: str) -> tuple[int, str, bytes]:
         """Status, content type and body. Raises OSError, http.client.HTTPException."""
@@ -80,7 +101,7 @@ class Engine:
         headers = {"Content-Type": "application/json", "X-Request-Id": own_name().decode()}
         if api_key():
             headers["Authorization"] = f"Bearer {api_key()}"
-        connection = http.client.HTTPConnection("localhost", self._port, timeout=timeout_seconds)
+        connection = self._connect(self._host, self._port, timeout=timeout_seconds)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
@@ -92,20 +113,14 @@ class Engine:
             connection.close()
 
 
-class WarmUp:
-    """One token through the whole engine, asked for by the first probe, and again where that failed.
+class WarmUp(FirstToken):  # type: ignore[misc]  # mypy does not see that file, which stands alone in pods
+    """Asks as a client does, in a thread; `counted` is what vLLM's page says of it."""
 
-    An engine that refuses it again and again generates no text, and is ended: a pod that is never ready shows nobody
-    why.
-    """
-
-    def __init__(self, engine: Engine, end: Callable[[str], None] = end_unsupported) -> None:
+    def __init__(self, engine: Engine, end: Callable[[str], None] | None = None) -> None:
+        super().__init__(end)
         self._engine = engine
-        self._end = end
         self._busy = threading.Lock()
-        self._refusals = 0
-        self.done = False
-        self.state = "warming up: no token served yet"
+        self.counted: Mapping[bytes, float] = {}
 
     def start(self) -> None:
         """Begin, unless it is under way."""
@@ -115,14 +130,11 @@ class WarmUp:
     def _run(self) -> None:
         try:
             self._engine.serve_one_token()
+            self.counted = counts(self._engine.get(METRICS_PATH)[2])
         except Exception as error:
-            self.state = f"warming up: {error}"
-            self._refusals = self._refusals + 1 if isinstance(error, Refused) else 0
-            if self._refusals == REFUSALS:
-                self._end(str(error))
+            self.failed(error)
         else:
-            self.done = True
-            print("holdfast: ready, one token served", file=sys.stderr, flush=True)  # noqa: T201
+            self.served()
         finally:
             self._busy.release()
 
@@ -159,6 +171,21 @@ def samples(page: str) -> list[tuple[str, str, float]]:
             except ValueError:
                 continue
     return found
+
+
+def counts(page: bytes) -> dict[bytes, float]:
+    """The counters and histograms of vLLM on its page that are not zero, by name and labels."""
+    return {series: float(value) for series, value in _COUNT.findall(page) if float(value)}
+
+
+def without(page: bytes, counted: Mapping[bytes, float]) -> bytes:
+    """The page less what was counted before: no client has asked for the pod's own token."""
+
+    def less(sample: re.Match[bytes]) -> bytes:
+        before = counted.get(sample[1])
+        return sample[0] if before is None else b"%s %r" % (sample[1], max(0.0, float(sample[2]) - before))
+
+    return _COUNT.sub(less, page)
 
 
 class Pages:
@@ -206,7 +233,7 @@ class Pages:
         status, kind, page = self._engine.get(METRICS_PATH)
         if status != 200:
             return text(503, f"the engine's own page answered {status}")
-        counters = self._counters.behind(page)
+        counters, page = self._counters.behind(page), without(page, self._warm_up.counted)
         if page.endswith(_END):
             return status, kind, page[: -len(_END)] + counters + _END
         return status, kind, page + counters
@@ -239,7 +266,7 @@ class Counters:
 
     @staticmethod
     def _imported() -> Any:
-        from holdfast_engine.page import CountersPage
+        from holdfast_engine.stats.page import CountersPage
 
         return CountersPage(STARTED_AT)
 
@@ -254,8 +281,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, pages: Pages) -> None:
+    def __init__(self, port: int, pages: Pages, certificate: Certificate | None = None) -> None:
         self.pages = pages
+        self._certificate = certificate
         self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
         self.address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         super().__init__(("::" if self.address_family == socket.AF_INET6 else "0.0.0.0", port), Handler)  # noqa: S104
@@ -276,7 +304,12 @@ class Server(http.server.ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, then make room for the next one."""
         try:
+            if self._certificate is not None:
+                request.settimeout(LISTEN_SECONDS)
+                request = self._certificate.of_server().wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
+        except OSError:  # of a handshake that came to nothing
+            self.shutdown_request(request)
         finally:
             self._places.release()
 
@@ -300,10 +333,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Probes and scrapes are nothing to log."""
 
 
-def start(port: int, engine_port: int) -> Server:
-    """Answer on `port` for the engine behind `engine_port`, in threads of this process. Raises OSError."""
+def start(port: int, engine_port: int, certificate: Certificate | None = None, host: str = "localhost") -> Server:
+    """Answer on `port` for the engine at `host` and `engine_port`, in threads of this process. Raises OSError."""
     draining = Draining(os.environ.get("HOLDFAST_DRAIN_FILE", "/tmp/holdfast-draining"))  # noqa: S108
     hang_seconds = positive(os.environ.get("HOLDFAST_HANG_SECONDS", ""), HANG_SECONDS)
-    server = Server(port, Pages(Engine(engine_port), draining, hang_seconds))
+    engine = Engine(engine_port, host, tls=certificate is not None)
+    server = Server(port, Pages(engine, draining, hang_seconds), certificate)
     threading.Thread(target=server.serve_forever, name="holdfast-pod-server", daemon=True).start()
     return server

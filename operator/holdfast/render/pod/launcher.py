@@ -1,8 +1,8 @@
 """Start vLLM inside its pod: `python3 launcher.py serve MODEL --flag=value ...`.
 
-Mounted beside the engine, so it uses the standard library only and runs on Python 3.9. It becomes the engine: the
-same process imports vLLM and calls its command line. A parent that spawns and forwards would buy nothing (vLLM reaps
-its own children, and a container ends with its first process) and would add one more thing that can hang.
+Mounted into the engine's container, so it uses the standard library only and runs on Python 3.9. It becomes the
+engine: the same process imports vLLM and calls its command line. A parent that spawns and forwards would buy nothing
+(vLLM reaps its own children, and a container ends with its first process) and would add one more thing that can hang.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import multiprocessing.process
 import os
@@ -26,8 +27,10 @@ from typing import Any, NoReturn
 
 UNSUPPORTED_IMAGE = 64  # exit status: the image holds no engine, or one that is too old
 UNSUPPORTED_ENGINE = 65  # exit status: the engine would run without its Python server
+ADAPTER_MISSING = 66  # exit status: an adapter cannot be loaded
 RUST_FRONTEND = "VLLM_USE_RUST_FRONTEND"
-POD_PORT_VARIABLE = "HOLDFAST_POD_PORT"  # rendered with the Rust front end only
+POD_PORT_VARIABLE = "HOLDFAST_POD_PORT"  # rendered where other processes serve requests
+COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where several API servers put what each has counted
 PLUGIN_NAME = "holdfast"
 OLDEST_VERSION = (0, 9)
 
@@ -37,9 +40,11 @@ FIRST_VERSIONS = {
     "--max-num-queued-tokens": (0, 29),
     "--custom-histogram-buckets": (0, 32),
 }
-# The plugin lies beside this file as one zip. It reaches the engine's other processes through PYTHONPATH.
+# The plugin lies next to this file as one zip. It reaches the engine's other processes through PYTHONPATH.
 PLUGIN_ARCHIVE = "holdfast_engine.zip"
 PLUGIN_SCHEDULER = "--scheduler-cls=holdfast_engine."
+ADAPTERS_FLAG = "--lora-modules"
+RANK_FLAG = "--max-lora-rank"
 # The name of the pod's own request in the engine: another one at each start, so that no client can send it.
 OWN_NAME_VARIABLE = "HOLDFAST_OWN_REQUEST_NAME"
 # What to start vLLM with instead where it is no release that the plugin knows.
@@ -50,8 +55,6 @@ TERMINATION_LOG = os.environ.get("HOLDFAST_TERMINATION_LOG", "/dev/termination-l
 MOST_BYTES, MOST_CHARACTERS, MOST_EXCEPTIONS = 4000, 1000, 6
 # A process that has logged an exception so shortly before it ends has ended of it: vLLM's workers do not raise theirs.
 RECENT_SECONDS = 60.0
-# The emulator serves the readiness path and closes connections by itself.
-UNKNOWN_TO_EMULATOR = frozenset({"--middleware"})
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -67,15 +70,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
         arguments = arguments[1:]
     refuse_environment()
     refuse_half(arguments)
-    if has_rust_front_end():
+    drop_counts_folder()
+    if POD_PORT_VARIABLE in os.environ:
         serve_pod(int(os.environ[POD_PORT_VARIABLE]), arguments)
     if runs_emulator():
-        run("holdfast.cli.main", ["holdfast", "emulate", *without(arguments, UNKNOWN_TO_EMULATOR, "the emulator")])
+        run("holdfast.cli.main", ["holdfast", "emulate", *arguments])
     version = installed_version()
+    arguments = with_adapters(arguments)
     if any(argument.startswith(PLUGIN_SCHEDULER) for argument in arguments):
         arguments = with_plugin(arguments, os.path.join(folder, PLUGIN_ARCHIVE), version)
     unknown = {flag for flag, first in FIRST_VERSIONS.items() if is_older(version, first)}
-    run("vllm.entrypoints.cli.main", ["vllm", *on_all_addresses(without(arguments, unknown, "vLLM " + version))])
+    run("vllm.entrypoints.cli.main", ["vllm", *on_all_addresses(without(arguments, unknown, version))])
 
 
 def stop_on_sigterm() -> None:
@@ -99,11 +104,14 @@ def has_rust_front_end() -> bool:
 
 
 def serve_pod(port: int, arguments: Sequence[str]) -> None:
-    """Answer for the pod in threads of this process, which starts the Rust front end and then waits for its end."""
-    from holdfast_pod_server import start
+    """Answer for the pod in threads of this process, which starts the API servers and then waits for their end."""
+    from holdfast_pod_server import Certificate, start
 
-    (own,) = [argument.partition("=")[2] for argument in arguments if argument.startswith("--port=")]
-    start(port, int(own))
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    files = given.get("--ssl-certfile"), given.get("--ssl-keyfile")
+    host = given.get("--host", "")
+    everywhere = host in ("", "::", "0.0.0.0")  # noqa: S104  # compared, not listened on
+    start(port, int(given["--port"]), Certificate(*files) if all(files) else None, "localhost" if everywhere else host)
 
 
 def refuse_environment() -> None:
@@ -127,6 +135,12 @@ def refuse_half(arguments: Sequence[str]) -> None:
     role = re.search("(kv|ec)_(producer|consumer)", " ".join(arguments))
     if role:
         refuse(f"engine unsupported: with {role[0]} it is one half of an engine; remove that", UNSUPPORTED_ENGINE)
+
+
+def drop_counts_folder() -> None:
+    """Remove a variable that would have one API server count as several do; several get it from vLLM itself."""
+    if os.environ.pop(COUNTS_VARIABLE, None) is not None:
+        say(f"{COUNTS_VARIABLE} is left out: vLLM sets it itself where a pod has several API servers")
 
 
 def make_home(path: str) -> None:
@@ -176,6 +190,51 @@ def forget_plugin(archive: str) -> None:
         del sys.modules[name]
 
 
+def with_adapters(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the adapters where they are on disk; ends the process if one cannot be loaded.
+
+    vLLM would end only after it has loaded the model, and takes no revision of an adapter.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    found, follows = [], False
+    for argument in arguments:
+        follows = argument == ADAPTERS_FLAG or (follows and not argument.startswith("-"))
+        is_adapter = follows and argument.startswith("{")
+        found.append(on_disk(argument, given.get(RANK_FLAG, "")) if is_adapter else argument)
+    return found
+
+
+def on_disk(module: str, most_rank: str) -> str:
+    """One value of --lora-modules, with the folder of the adapter as its path; as it is where vLLM is to find it."""
+    try:
+        adapter = json.loads(module)
+        failed, path = f"adapter {adapter['name']} cannot be loaded: ", str(adapter["path"])
+    except (ValueError, KeyError):
+        return module
+    if not path.startswith("/"):
+        if "@" not in path:
+            return module
+        path = downloaded(path, failed)
+    try:
+        with open(os.path.join(path, "adapter_config.json"), encoding="utf-8") as file:
+            rank = json.load(file).get("r")
+    except (OSError, ValueError, AttributeError) as error:
+        refuse(f"{failed}{error}", ADAPTER_MISSING)
+    if isinstance(rank, int) and most_rank.isdecimal() and rank > int(most_rank):
+        refuse(f"{failed}its rank is {rank}, and {RANK_FLAG} is {most_rank}", ADAPTER_MISSING)
+    return json.dumps({**adapter, "path": path})
+
+
+def downloaded(uri: str, failed: str) -> str:
+    """The folder with an adapter `org/name@commit` of the hub."""
+    try:
+        repository, _, commit = uri.partition("@")
+        folder: str = importlib.import_module("huggingface_hub").snapshot_download(repository, revision=commit)
+        return folder
+    except Exception as error:  # of any library below it
+        refuse(f"{failed}{type(error).__name__}: {' '.join(str(error).split())}", ADAPTER_MISSING)
+
+
 def runs_emulator() -> bool:
     """Whether the engine is Holdfast's emulator: when asked for, or when the image holds it and no vLLM."""
     if os.environ.get("HOLDFAST_ENGINE") == "emulator":
@@ -210,8 +269,8 @@ def is_older(version: str, first: tuple[int, int]) -> bool:
     return match is not None and (int(match[1]), int(match[2])) < first
 
 
-def without(arguments: Sequence[str], unknown: Collection[str], engine: str) -> list[str]:
-    """The arguments less the flags the engine does not know, each of which is said on standard error."""
+def without(arguments: Sequence[str], unknown: Collection[str], version: str) -> list[str]:
+    """The arguments less the flags the engine does not know, and each dropped flag is reported on standard error."""
     kept = []
     skip_value = False
     for argument in arguments:
@@ -219,7 +278,7 @@ def without(arguments: Sequence[str], unknown: Collection[str], engine: str) -> 
         if skip_value:
             skip_value = False
         elif flag.replace("_", "-") in unknown:
-            say(f"{engine} does not know {flag}: dropped")
+            say(f"vLLM {version} does not know {flag}: dropped")
             skip_value = not equals
         else:
             kept.append(argument)
@@ -227,7 +286,7 @@ def without(arguments: Sequence[str], unknown: Collection[str], engine: str) -> 
 
 
 def on_all_addresses(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with IPv6 beside IPv4 where the kernel has both: vLLM alone listens on IPv4 only.
+    """The arguments, with IPv6 and IPv4 where the kernel has both: vLLM alone listens on IPv4 only.
 
     The kubelet of an IPv6-only cluster asks on IPv6.
     """
@@ -265,7 +324,7 @@ def say(message: str) -> None:
 
 
 class LastWords:
-    """Writes the exceptions of which the engine's processes end to the termination log, without their frames.
+    """Writes the exceptions that end the engine's processes to the termination log, without their frames.
 
     The first process that ends writes first, which is the one with the cause, and there is no room for all.
     """
@@ -332,7 +391,8 @@ def write_last_words(text: str) -> None:
     except OSError:
         return  # Kubernetes shows the last lines of the log instead
     with os.fdopen(log, "ab") as file:
-        file.write(lines[: max(0, MOST_BYTES - os.fstat(log).st_size)])
+        cut = lines[: max(0, MOST_BYTES - os.fstat(log).st_size)]
+        file.write(cut.decode(errors="ignore").encode())  # no half of a character
 
 
 # vLLM starts its processes by fork or by spawn, and each of the latter imports this file again.

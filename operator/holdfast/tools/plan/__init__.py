@@ -1,1 +1,1 @@
-"""How many of which accelerator a load needs, by simulation."""
+"""Which accelerator a load needs, and how many, by simulation."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.twin.fleet import Workload
-from holdfast.twin.timers import Integers
-from holdfast.twin.traces import TraceRow, requests
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.arrays.timers import Integers
+from holdfast.twin.scenarios.inputs import BadInput
+from holdfast.twin.scenarios.traces import TraceRow, requests
 
 MINUTE = 60.0
 
@@ -42,7 +43,8 @@ def read_busiest(path: Path, format_name: str, around_seconds: float, sample: in
     """Reads a trace once, in the memory of a few times `sample` requests and of those of a minute.
 
     What is `recorded` lasts `around_seconds` at most, the busiest minute in the middle, and has `sample` requests at
-    most, or little more than that minute. BadInput as of `read_trace`.
+    most, or little more than that minute. BadInput as of `read_trace`, and for a
+    single request, which has no rate.
     """
     draw = random.Random(0)
     kept: list[tuple[int, int]] = []
@@ -62,6 +64,8 @@ def read_busiest(path: Path, format_name: str, around_seconds: float, sample: in
             kept.append((prompt, output))
         elif (place := int(draw.random() * number)) < sample:
             kept[place] = (prompt, output)
+    if number == 1:
+        raise BadInput(f"{path}: a single request has no rate: give a longer trace, or --rate")
     prompts, outputs = np.array(kept, np.int64).T
     return Busiest(number, most / min(MINUTE, max(1.0, at)), begins, prompts, outputs, stretch.recorded())
 

@@ -17,13 +17,26 @@ from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel import batching
 from holdfast.enginemodel.batching import LimitsCandidate
 from holdfast.enginemodel.capacity import BatchLimits
+from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.enginemodel.prior import EnginePrior, option_prior
+from holdfast.enginemodel.phases import Roofs, StepMix, phases, roofs
+from holdfast.enginemodel.prior import EnginePrior, option_prior, option_shape
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steadystate import Engine
 from holdfast.tools.plan.rows import LEAST_LOAD, Offer, Point
-from holdfast.tools.plan.spec_bounds import dollars, floor, most_replicas, no_room, ruled_out, too_long, too_many
-from holdfast.twin.capacity import (
+from holdfast.tools.plan.spec_bounds import (
+    dollars,
+    floor,
+    least_size,
+    most_replicas,
+    no_room,
+    ruled_out,
+    too_long,
+    too_many,
+)
+from holdfast.twin.arrays.fleet import EngineSpec, Routing, Workload
+from holdfast.twin.arrays.timers import Integers
+from holdfast.twin.replica.capacity import (
     Bench,
     LengthPairs,
     SimulatedRate,
@@ -32,9 +45,7 @@ from holdfast.twin.capacity import (
     pairs,
     played,
 )
-from holdfast.twin.fleet import EngineSpec, Routing, Workload
-from holdfast.twin.saturation import saturation
-from holdfast.twin.timers import Integers
+from holdfast.twin.replica.saturation import saturation
 
 MOST_PAIRS = 20_000
 
@@ -53,14 +64,17 @@ NEARLY = 0.97
 LONG_DRAWS = 3
 """Trials of each rate: they are long, so that fewer tell as much."""
 
+CLOSE = 0.1
+"""Loads as near as this to what a replica carries are tried in all draws, others in the first one."""
+
 ALMOST_IDLE = 0.2
 """Load below which more replicas are no remedy where the spec allows no such number: the objectives are too tight."""
 
 SIZED_SHARE = 0.7
-"""Of the progress that is told: what comes before sizes are looked at behind a plain Service."""
+"""Share of the reported progress: what comes before sizes are simulated behind a plain Service."""
 
 Progress = Callable[[float], None]
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 
 def offers(
@@ -70,33 +84,35 @@ def offers(
     progress: Progress = lambda share: None,
     recorded: Workload | None = None,
     sequences: Sequence[int] = (),
+    speeds: bool = False,
 ) -> tuple[Offer, ...]:
     """Every accelerator with the spec's batching and, unless that is fixed, all that carry nearly the most.
 
     `recorded` requests are what sizes are played with behind a plain Service, as they came; else random ones.
     With `sequences`, each of these numbers is planned for in place of the spec's, with the best tokens per step alone.
+    `speeds`: whether sizes tell tokens/s, which takes a further trial of each.
     """
-    choices = partial(_choices, spec, rate=rate_rps, lengths=lengths, recorded=recorded)
+    choices = partial(_choices, spec, rate=rate_rps, lengths=lengths, recorded=recorded, speeds=speeds)
     if sequences:
         asked = [each for option in spec.accelerators for most in sequences for each in choices(option, most)]
     else:
         asked = [each for option in spec.accelerators for each in choices(option)]
-    sized = _beside(asked, lambda share: progress(SIZED_SHARE * share))
+    sized = _in_parallel(asked, lambda share: progress(SIZED_SHARE * share))
     found = [each.offer for each in sized]
     spread = [partial(_spread, each, spec.slo.objective) for each in sized if _looked_at(each.offer, found)]
-    told = iter(_beside(spread, lambda share: progress(SIZED_SHARE + (1.0 - SIZED_SHARE) * share)))
-    return tuple(next(told) if _looked_at(offer, found) else offer for offer in found)
+    answers = iter(_in_parallel(spread, lambda share: progress(SIZED_SHARE + (1.0 - SIZED_SHARE) * share)))
+    return tuple(next(answers) if _looked_at(offer, found) else offer for offer in found)
 
 
-def _beside(asked: Sequence[Callable[[], Told]], progress: Progress) -> list[Told]:
+def _in_parallel(asked: Sequence[Callable[[], Answer]], progress: Progress) -> list[Answer]:
     """What they return, by as many threads as there are cores: the engines' steps are compiled."""
-    told: list[Told] = []
+    answers: list[Answer] = []
     # Its threads are daemons: who is interrupted does not wait for them.
     with ThreadPool(os.cpu_count()) as pool:
         for each in pool.imap(lambda one: one(), asked):
-            told.append(each)
-            progress(len(told) / len(asked))
-    return told
+            answers.append(each)
+            progress(len(answers) / len(asked))
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +149,23 @@ def _choices(
     rate: float,
     lengths: LengthPairs,
     recorded: Workload | None,
+    speeds: bool,
 ) -> list[Callable[[], _Sized]]:
     """What is to be simulated of an accelerator: with the spec's sequences, or with so many."""
     prior = option_prior(spec.model_uri, option, spec.quantization)
+    in_spec = prior.limits(spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    start = prior.limits(sequences or spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    prior = replace(prior, kv_tokens=prior.kv_tokens_with(start))
     room = prior.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
     most = min(room, spec.max_model_len or room)
     held = fitting(lengths, most)
-    in_spec = prior.limits(spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
-    start = prior.limits(sequences or spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
     refused = 1.0 - len(held.prompt_tokens) / len(lengths.prompt_tokens)
-    told = ruled_out(spec, option, prior.pipeline * room) or too_many(option, start)
-    if not told and 1.0 - refused < spec.slo.objective:
-        told = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
-    if told:
+    why = ruled_out(spec, option, prior.pipeline * room) or too_many(option, start)
+    if not why and 1.0 - refused < spec.slo.objective:
+        why = no_room(option, prior, lengths, refused) if most == room else too_long(option, most, refused)
+    if why:
         return [
-            partial(_Sized, replace(_nothing(option, prior, start, refused, told), default_batching=start == in_spec))
+            partial(_Sized, replace(_nothing(option, prior, start, refused, why), default_batching=start == in_spec))
         ]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
@@ -159,13 +177,13 @@ def _choices(
     asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
     if recorded is not None:
         recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
-    load = _PlannedLoad(rate, asked, held, refused, mix, recorded)
+    load = _PlannedLoad(rate, asked, held, refused, mix, recorded, speeds)
     return [partial(_offer, spec, option, prior, load, each, each.limits == in_spec) for each in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedLoad:
-    """Requests per second, lengths of all and of those that an engine holds with their mix, and the others' share."""
+    """Requests per second, lengths of all and of the requests that fit an engine, their mix, and the others' share."""
 
     rate_rps: float
     lengths: LengthPairs
@@ -173,6 +191,7 @@ class _PlannedLoad:
     refused_share: float
     mix: LengthMix
     recorded: Workload | None
+    speeds: bool
 
 
 def _offer(
@@ -192,6 +211,7 @@ def _offer(
     engine = Engine(found.point.law, load.mix, limits.max_num_seqs, limits.max_num_batched_tokens, prior.kv_tokens)
     guess = found.rate_rps / per_engine or TRICKLE * saturated
     carried = bench.rate_below(saturated, min(guess, NEARLY * saturated))
+    looked_at = carried.rate_rps * per_engine or 0.5 * engine.most_rate
     offer = Offer(
         accelerator=option.name,
         default_batching=default,
@@ -200,9 +220,10 @@ def _offer(
         formula_rps=found.rate_rps / per_engine,
         simulated=carried,
         bound_by=str(found.point.capacity.bound_by),
-        memory_bound=_memory_bound(engine, carried.rate_rps * per_engine or 0.5 * engine.most_rate),
+        memory_bound=_memory_bound(engine, looked_at),
         saturation_rps=saturated,
         refused_share=load.refused_share,
+        roofline=_roofline(spec, option, engine, looked_at),
     )
     spread = partial(bench.spread_attainment, load.rate_rps)
     if load.recorded is not None:
@@ -219,13 +240,15 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Planned
     """The offer with the least replicas that attain the objective, their cost, and the sizes around them."""
     slo, fewest = spec.slo, floor(spec, option)
     rate, idle = load.rate_rps, IDLE * offer.saturation_rps
-    attainment = cache(lambda size: bench.attainment(rate / size))
-    least, most = (max(fewest, math.ceil(rate / each - 1e-9)) for each in (offer.simulated.rate_rps or idle, idle))
+    carried = offer.simulated.rate_rps
+    attainment = cache(lambda size: bench.attainment(rate / size, None if _is_close(rate / size, carried) else 1))
+    least, most = (least_size(spec, option, rate, each) for each in (carried or idle, idle))
     replicas = _least(lambda size: attainment(size) >= slo.objective, least, most)
     if replicas is None:
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
     price = dollars(spec, option, replicas)
     share = rate / replicas / offer.saturation_rps
+    front = _front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest))
     wants_idle = share < ALMOST_IDLE and replicas > most_replicas(spec, option.name)[0]
     return replace(
         offer,
@@ -234,8 +257,20 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Planned
         relaxed=_objectives(slo, bench.feasible(LEAST_LOAD * offer.saturation_rps)) if wants_idle else "",
         cost_per_hour=price,
         cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
-        front=_front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest)),
+        front=tuple(_with_speed(point, bench, load) for point in front) if load.speeds else front,
     )
+
+
+def _is_close(rate: float, carried: float) -> bool:
+    """Whether the draws may differ in attaining the objective at this rate."""
+    return carried == 0.0 or abs(rate / carried - 1.0) <= CLOSE
+
+
+def _with_speed(point: Point, bench: Bench, load: _PlannedLoad) -> Point:
+    """The size with what it gives a user and all of them, if it keeps up."""
+    user = bench.user_tokens_per_second(load.rate_rps / point.replicas)
+    whole = load.rate_rps * (1.0 - load.refused_share) * load.mix.output_tokens
+    return replace(point, user_tokens_per_second=user, output_tokens_per_second=whole)
 
 
 def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
@@ -250,7 +285,7 @@ def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
 
 
 def _tokens_per_hour(load: _PlannedLoad) -> float:
-    """Of prompts and answers, of those that an engine can hold."""
+    """Of prompts and answers, of the requests that fit an engine."""
     return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
 
 
@@ -278,7 +313,7 @@ def _refused_beyond(most: int, prior: EnginePrior, prompt_tokens: Integers, outp
     return np.where(is_longer, np.maximum(prompt_tokens, prior.kv_tokens + 1), prompt_tokens)
 
 
-def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, refused: float, told: str) -> Offer:
+def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits, refused: float, why: str) -> Offer:
     return Offer(
         accelerator=option.name,
         default_batching=True,
@@ -290,7 +325,7 @@ def _nothing(option: AcceleratorOption, prior: EnginePrior, limits: BatchLimits,
         memory_bound=True,
         saturation_rps=0.0,
         refused_share=refused,
-        impossible=told,
+        impossible=why,
     )
 
 
@@ -300,6 +335,23 @@ def _memory_bound(engine: Engine, rate: float) -> bool:
     reading = 1.0 - rate * engine.work_seconds + rate * law.c3 * mix.kv_token_steps
     computing = rate * (engine.prefill_seconds + law.c2 * mix.output_tokens)
     return reading > computing
+
+
+def _roofline(spec: ServiceSpec, option: AcceleratorOption, engine: Engine, rate: float) -> dict[str, Roofs]:
+    """Where a step of each phase stands at this rate of one engine; without what is guessed or above a roof."""
+    model = find_model(spec.model_uri, option.quantization or spec.quantization, option.kv_cache_dtype, option.facts)
+    shape = option_shape(option)
+    if model is None or shape is None:
+        return {}
+    mix, idle = engine.mix, max(1.0 - rate * engine.work_seconds, 0.0)
+    decodes = rate * mix.output_tokens * engine.law.c0 / idle if idle else engine.sequences
+    step = StepMix(
+        mix.computed_tokens, engine.max_num_batched_tokens, min(decodes, engine.sequences), engine.kv_per_sequence
+    )
+    gpus = option.tensor
+    parts = phases(model, engine.law, gpus, step).by_name()
+    positions = {name: roofs(work, shape) for name, work in parts.items() if work is not None}
+    return {name: position for name, position in positions.items() if position is not None}
 
 
 def _possible(slo: Slo, name: str, alone: tuple[float, float, float]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenarios.inputs import BadInput
 
 MOST_DOLLARS = 1e6
 """As costPerHour in an LLMService."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.enginemodel.capacity import BatchLimits
-from holdfast.twin.capacity import SimulatedRate
+from holdfast.enginemodel.phases import Roofs
+from holdfast.twin.replica.capacity import SimulatedRate
 
 LEAST_LOAD, MOST_LOAD = 0.5, 0.7
 """Shares of its saturation between which an engine is best run."""
@@ -15,12 +16,17 @@ LEAST_LOAD, MOST_LOAD = 0.5, 0.7
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many replicas at the asked rate: the share of good requests, GPUs, and dollars per hour."""
+    """So many replicas at the asked rate: the share of good requests, GPUs, and dollars per hour.
+
+    Output tokens/s of a user (median, the wait included) and of all together are known where they were asked for.
+    """
 
     replicas: int
     gpus: int
     attainment: float
     cost_per_hour: float | None
+    user_tokens_per_second: float | None = None
+    output_tokens_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Offer:
     and `spread_replicas` the least of them that attain the objective there, with their cost; None where that was not
     looked at, or twice as many miss it. `load` is what each of the `replicas` gets, as a share of its saturation.
     `relaxed`: what a replica at half its saturation keeps, where the spec allows too few almost idle ones.
+    `roofline`: the position of prefill and of decode under the roofs of a known GPU, at the carried rate.
     `replicas` is None where the objectives cannot be met; `impossible` then says what would be possible.
     """
 
@@ -57,6 +64,7 @@ class Offer:
     front: tuple[Point, ...] = ()
     relaxed: str = ""
     impossible: str = ""
+    roofline: Mapping[str, Roofs] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.capacity import BatchLimits
 from holdfast.enginemodel.prior import EnginePrior
 from holdfast.policy.placement.on_demand_pair import Pair, affordable, is_barred, keepers
-from holdfast.twin.capacity import LengthPairs
+from holdfast.twin.replica.capacity import LengthPairs
 
 
 def floor(spec: ServiceSpec, option: AcceleratorOption) -> int:
@@ -15,17 +17,22 @@ def floor(spec: ServiceSpec, option: AcceleratorOption) -> int:
     return least if option.max_replicas is None or option.spot else min(least, option.max_replicas)
 
 
+def least_size(spec: ServiceSpec, option: AcceleratorOption, rate_rps: float, carried_rps: float) -> int:
+    """Replicas that carry the rate where each carries so much, and no fewer than the floor."""
+    return max(floor(spec, option), math.ceil(rate_rps / carried_rps - 1e-9))
+
+
 def dollars(spec: ServiceSpec, option: AcceleratorOption, replicas: int) -> float | None:
-    """What so many cost in an hour, those of scaling.minOnDemand beside spot ones included."""
-    price, pair = option.cost_per_replica_hour, on_demand_beside(spec, option)
+    """What so many replicas cost in an hour, including the on-demand ones of scaling.minOnDemand."""
+    price, pair = option.cost_per_replica_hour, on_demand_pair(spec, option)
     if price is None or pair is None:
         return None if price is None else price * replicas
     regular = pair.share(replicas)
     return regular * (pair.cost_per_hour or 0.0) + (replicas - regular) * price
 
 
-def on_demand_beside(spec: ServiceSpec, option: AcceleratorOption) -> Pair | None:
-    """The cheapest regular accelerator that keeps scaling.minOnDemand beside a spot one, None where none must."""
+def on_demand_pair(spec: ServiceSpec, option: AcceleratorOption) -> Pair | None:
+    """The cheapest on-demand accelerator for scaling.minOnDemand next to a spot one, None where none is needed."""
     if not (option.spot and spec.min_on_demand) or is_barred(spec, option):
         return None
     regular = min(keepers(spec, option), key=lambda each: each.cost_per_replica_hour or 0.0)
@@ -35,7 +42,7 @@ def on_demand_beside(spec: ServiceSpec, option: AcceleratorOption) -> Pair | Non
 def most_replicas(spec: ServiceSpec, accelerator: str) -> tuple[int, str]:
     """How many replicas the spec allows there, and which of its fields says so."""
     option = next(each for each in spec.accelerators if each.name == accelerator)
-    pair = on_demand_beside(spec, option)
+    pair = on_demand_pair(spec, option)
     bounds = [(spec.max_replicas, "scaling.max")]
     if option.max_replicas is not None:
         most = option.max_replicas if pair is None else pair.total(option.max_replicas)

@@ -13,10 +13,10 @@ import numpy as np
 
 from holdfast.tools.reports import page
 from holdfast.tools.reports.page import DRAINING, GOOD, INK, MISSED, MUTED, STARTING
-from holdfast.twin.cluster import Service
-from holdfast.twin.results import budget_left, cost_dollars, good, latencies
-from holdfast.twin.run import Finished, SizeHistory
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.pods.cluster import Service
+from holdfast.twin.runs.results import budget_left, cost_dollars, good, latencies
+from holdfast.twin.runs.run import Finished, SizeHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,11 +171,12 @@ def _draw(panels: Sequence[Axes], run: Finished, place: int) -> None:
 
 
 def _requests(arrivals: Axes, attained: Axes, service: Service, edges: Floats) -> None:
-    """Good ones and others, and the share of the good ones beside the objective."""
+    """Good ones and others, and the share of the good ones next to the objective."""
     at, width, minutes = service.fleet.requests["at"], edges[1], edges[:-1] / 60.0
     came, met = np.histogram(at, edges)[0], np.histogram(at[good(service)], edges)[0]
     arrivals.bar(minutes, met / width, width / 60.0, align="edge", color=GOOD, label="good")
-    arrivals.bar(minutes, (came - met) / width, width / 60.0, met / width, align="edge", color=MISSED, label="not")
+    missed: page.Style = {"facecolor": MISSED, "hatch": "//////", "edgecolor": "white", "linewidth": 0, "label": "not"}
+    arrivals.bar(minutes, (came - met) / width, width / 60.0, met / width, align="edge", **missed)
     shares = np.divide(100.0 * met, came, out=np.full(BINS, np.nan), where=came > 0)
     attained.step(minutes, shares, where="post", color=INK, linewidth=1.0)
     _bound(attained, 100.0 * service.spec.slo.objective)

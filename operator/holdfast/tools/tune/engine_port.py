@@ -12,15 +12,15 @@ import numpy as np
 
 from holdfast.tools.tune.race import interval
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.capacity import LengthPairs
-from holdfast.twin.fleet import Workload
-from holdfast.twin.timers import Floats, Integers
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.arrays.timers import Floats, Integers
+from holdfast.twin.replica.capacity import LengthPairs
 
 LEAST_COUNTED, ALLOWED_BAD = 200, 4.0
 """A trial counts so many requests at least, and so many that the objective lets it have this many bad ones."""
 
 WARM_UP, COUNTED = 0.5, 2.5
-"""Requests before those that count, and these, in what is in an engine at a time: in residences of a request."""
+"""Requests of the warm-up, and requests that count, as multiples of the requests in an engine at a time."""
 
 MOST_RESIDENT, RESIDENT_PROMPT, DRAWS_PER_REQUEST = 2000, 2, 64
 LONE_REQUESTS, LONE_RPS = 20, 1e-6
@@ -47,7 +47,7 @@ class TrialRequests:
     """The same requests at any rate, so that settings differ by what they are and not by chance.
 
     `counted` of them count, after a warm-up; `cv` is that of the gaps, 1 for Poisson arrivals. They are drawn by
-    quantiles: few requests drawn at random would be a tenth more work, or less, than those that they stand for.
+    quantiles: few requests drawn at random would be a tenth more work, or less, than the load they stand for.
     """
 
     lengths: LengthPairs
@@ -62,7 +62,7 @@ class TrialRequests:
         return replace(self, counted=max(self.counted, counted), warm_up=max(self.warm_up, warm_up))
 
     def at(self, rate_rps: float, residence_seconds: float) -> TrialLoad:
-        """A load that begins as if it had been going on for long: with those that would be in the engine by then.
+        """A load that begins as if it had been going on for long: with the requests that would be in the engine.
 
         Without them an engine that is beyond what it carries looks well for as long as it takes to fill up.
         """
@@ -103,7 +103,7 @@ class TrialRequests:
     def _under_way(self, count: int) -> tuple[Integers, Integers]:
         """Requests in the midst of their answers, among which long ones are found more often.
 
-        Their prompts are short, for all of them come at once: what they compute would hold up those that count.
+        Their prompts are short, for all of them come at once: what they compute would hold up the counted requests.
         """
         draw = np.random.default_rng([self.seed, 7])
         order = np.argsort(self.lengths.output_tokens, kind="stable")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.timers import Floats
 
 NUDGE, EXACT = 0.05, 0.003
 """Of an unknown: to see what it changes, and how exact it is looked for."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass, replace
 
 from holdfast.domain.service import AcceleratorOption, ServiceSpec, Slo
 from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.enginemodel.prior import LEAST_KV_TOKENS, EnginePrior, PriorSource, option_prior
 from holdfast.enginemodel.suggestions import like_accelerator
-from holdfast.tools.bench import report
-from holdfast.tools.bench.checks import check_folders, check_lengths
-from holdfast.tools.bench.load_generator import LatencyBounds
-from holdfast.tools.bench.manifest import read_service
+from holdfast.tools.bench.load.load_generator import LatencyBounds
+from holdfast.tools.bench.pages import report
+from holdfast.tools.bench.runs.checks import check_lengths
+from holdfast.tools.bench.runs.manifest import read_service
+from holdfast.tools.reports.files import check_folders
 from holdfast.tools.tune.engine_port import enough
 from holdfast.tools.tune.limits import NO_BOUND_SECONDS, holds_something_else
 from holdfast.tools.tune.rungs import rungs
 from holdfast.tools.tune.setting import Setting
 from holdfast.tools.tune.twin import TwinEngine
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenarios.inputs import BadInput
 
 OBJECTIVE = 0.99
 SIMULATED_REQUESTS = 2000
@@ -94,7 +96,7 @@ class TuningGoal:
 
     @classmethod
     def of(cls, bounds: LatencyBounds, objective: float) -> TuningGoal:
-        """From bounds of which each may be None."""
+        """From bounds; each may be None."""
         ttft, tpot = bounds.ttft_seconds or NO_BOUND_SECONDS, bounds.tpot_seconds or NO_BOUND_SECONDS
         return cls(Slo(ttft, tpot, objective, 3600.0, bounds.e2e_seconds), bounds)
 
@@ -124,14 +126,15 @@ def counted_of(arguments: argparse.Namespace, wanted: TuningGoal) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a live engine says of itself: the size of its KV cache, 0 where it does not."""
+    """What a live engine says of itself: its KV cache (0: unknown), its share of GPU memory (NaN: unknown)."""
 
     kv_tokens: int = 0
+    memory_share: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What is believed of an engine: of which `accelerator`, from which `source`, and its step times and memory."""
+    """What is believed of an engine: its `accelerator`, the `source` of the belief, its step times and memory."""
 
     accelerator: str
     source: PriorSource
@@ -149,10 +152,15 @@ def believed(
 
     def tokens(setting: Setting) -> int:
         memory = setting.gpu_memory_utilization
+        found = prior(memory)
+        held = found.kv_tokens_with(found.limits(setting.max_num_seqs, setting.max_num_batched_tokens))
         if live is None:
-            return prior(memory).kv_tokens
-        # It serves, so that it holds some requests, whatever the tables say.
-        return live.kv_tokens if memory is None and live.kv_tokens else max(prior(memory).kv_tokens, LEAST_KV_TOKENS)
+            return held
+        if live.kv_tokens and memory is None:
+            return live.kv_tokens
+        if live.kv_tokens and memory is not None and not math.isnan(live.memory_share):
+            held = live.kv_tokens + int(found.memory.more_tokens(memory - live.memory_share))
+        return max(held, LEAST_KV_TOKENS)  # it serves, so that it holds some requests, whatever the tables say
 
     first = prior(None)
     defaults = Setting(first.max_num_seqs_default, first.max_num_batched_tokens_default)

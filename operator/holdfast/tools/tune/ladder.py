@@ -9,18 +9,18 @@ from functools import cached_property
 
 import numpy as np
 
-from holdfast.tools.bench.definitions import GOOD
-from holdfast.tools.bench.endpoint import NoEndpoint
-from holdfast.tools.bench.engine import Reported
-from holdfast.tools.bench.load_generator import Load, Planned
-from holdfast.tools.bench.records import RequestRecord
-from holdfast.tools.bench.results import Results
+from holdfast.tools.bench.figures.definitions import GOOD
+from holdfast.tools.bench.figures.engine import Reported
+from holdfast.tools.bench.figures.results import Results
+from holdfast.tools.bench.generators.endpoint import NoEndpoint
+from holdfast.tools.bench.load.load_generator import Load, Planned
+from holdfast.tools.bench.load.records import RequestRecord
 from holdfast.tools.tune.engine_port import CannotTry
 from holdfast.tools.tune.race import interval
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.capacity import LengthPairs
-from holdfast.twin.fleet import Workload
-from holdfast.twin.timers import Floats, Integers
+from holdfast.twin.arrays.fleet import Workload
+from holdfast.twin.arrays.timers import Floats, Integers
+from holdfast.twin.replica.capacity import LengthPairs
 
 ALIKE = 0.97
 """Of the most good requests per second: fewer sequences that reach this are preferred, for each token comes sooner."""
@@ -29,7 +29,7 @@ WORSE = 0.95
 """Of the most so far: a rung that is below this even at the upper end of its 95 % interval is clearly worse."""
 
 TURNS, WARM_UP = 5, 0.2
-"""Requests of a rung in a closed loop, in what is under way at a time; and of an open loop, those that do not count."""
+"""Requests of a rung in a closed loop, as a multiple of those under way; in an open loop, the share of the warm-up."""
 
 MOST_SECONDS = 120.0
 """A rung of a live engine in a closed loop sends no more after this: few sequences take very long."""

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from holdfast.api.quantities import counted
-from holdfast.tools.bench.engine import Reported, Resource
-from holdfast.tools.bench.page import table
-from holdfast.tools.bench.report import badput
-from holdfast.tools.bench.results import figures, without_nan
+from holdfast.tools.bench.figures.engine import Reported, Resource
+from holdfast.tools.bench.figures.results import figures, without_nan
+from holdfast.tools.bench.pages.report import badput
 from holdfast.tools.reports import page
-from holdfast.tools.reports.page import GOOD, INK, MISSED, STARTING
+from holdfast.tools.reports.page import INK
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.ladder import Climb, Rung
 from holdfast.tools.tune.report import write_sections
@@ -207,7 +206,7 @@ def _mapping(report: LadderReport) -> dict[str, Any]:
 def write(paths: Sequence[Path], reports: Sequence[LadderReport]) -> None:
     """HTML pages, or PNGs where a name ends so."""
     caption = "Good requests, decode time, tail latencies and KV cache against sequences"
-    sections = [(report.title, told(report), table(HEADS, rows(report.found))) for report in reports]
+    sections = [(report.title, told(report), page.table(HEADS, rows(report.found))) for report in reports]
     write_sections(paths, "Ladder of sequences", picture(reports), caption, sections)
 
 
@@ -218,9 +217,18 @@ def picture(reports: Sequence[LadderReport]) -> bytes:
         rows = figure.subfigures(len(reports), 1, squeeze=False)[:, 0]
         for row, report in zip(rows, reports, strict=True):
             _panels(row.subplots(1, 4), report.found)
-            row.suptitle(report.title, fontsize=9, x=0.01, ha="left")
+            page.title(row, *headline(report))
 
     return page.picture(13.0, 3.3 * len(reports), draw)
+
+
+def headline(report: LadderReport) -> tuple[str, bool]:
+    """Whose ladder, which rung carries how much; whether the objective is attained."""
+    found, chosen = report.found, report.found.chosen
+    if chosen is None:
+        return f"{report.title}: no request was good", False
+    good = f"{100 * chosen.results.attainment:.4g} % good, objective {100 * report.wanted.slo.objective:g} %"
+    return f"{report.title}: {_named(chosen)}, {chosen.goodput_rps:.3g} good req/s ({good})", found.holds
 
 
 def _panels(panels: Sequence[Axes], found: Climb) -> None:
@@ -228,19 +236,18 @@ def _panels(panels: Sequence[Axes], found: Climb) -> None:
     engines = [rung.engine for rung in found.rungs]
     nothing = math.nan
     drawn = (
-        ("req/s", [("finished", [each.request_rps for each in results], STARTING),
-                   ("good", [rung.goodput_rps for rung in found.rungs], GOOD)]),
-        ("decode time, ms", [("TPOT p50", [1000.0 * each.tpot.p50 for each in results], GOOD),
-                             ("TPOT p99", [1000.0 * each.tpot.p99 for each in results], MISSED)]),
-        ("tail latency, ms", [("TTFT p99", [1000.0 * each.ttft.p99 for each in results], INK),
-                              ("E2E p99", [1000.0 * each.e2e.p99 for each in results], MISSED)]),
-        ("KV cache at most, %", [("", [nothing if each is None else 100.0 * each.peak_kv_usage for each in engines],
-                                  INK)]),
+        ("req/s", [("finished", [each.request_rps for each in results]),
+                   ("good", [rung.goodput_rps for rung in found.rungs])]),
+        ("decode time, ms", [("TPOT p50", [1000.0 * each.tpot.p50 for each in results]),
+                             ("TPOT p99", [1000.0 * each.tpot.p99 for each in results])]),
+        ("tail latency, ms", [("TTFT p99", [1000.0 * each.ttft.p99 for each in results]),
+                              ("E2E p99", [1000.0 * each.e2e.p99 for each in results])]),
+        ("KV cache at most, %", [("", [nothing if each is None else 100.0 * each.peak_kv_usage for each in engines])]),
     )  # fmt: skip
     for panel, (name, series) in zip(panels, drawn, strict=True):
-        for label, values, colour in series:
+        for (label, values), style in zip(series, page.LINES, strict=False):
             sequences = [rung.sequences for rung in found.rungs]
-            panel.plot(sequences, values, "o-", color=colour, markersize=3.5, linewidth=1.3, label=label)
+            panel.plot(sequences, values, **style, markersize=4, linewidth=1.3, label=label)
         _axis(panel, name, found)
         if len(series) > 1:
             panel.legend(frameon=False, fontsize=8)
@@ -256,5 +263,5 @@ def _axis(panel: Axes, name: str, found: Climb) -> None:
     panel.set_ylabel(name)
     panel.set_ylim(bottom=0.0)
     if found.chosen is not None:
-        panel.axvline(found.chosen.sequences, color=INK, linewidth=1.0, linestyle=(0, (5, 3)), alpha=0.6)
+        panel.axvline(found.chosen.sequences, color=INK, linewidth=1.0, linestyle=page.BOUND, alpha=0.6)
     page.plain(panel, "both")

@@ -10,15 +10,15 @@ import numpy as np
 
 from holdfast.domain.service import Slo
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.tools.bench.engine import EngineSample, Reported, reported
-from holdfast.tools.bench.load_generator import LatencyBounds
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.results import Results, measure
+from holdfast.tools.bench.figures.engine import EngineSample, Reported, reported
+from holdfast.tools.bench.figures.results import Results, measure
+from holdfast.tools.bench.load.load_generator import LatencyBounds
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
 from holdfast.tools.tune.ladder import LadderLoad
 from holdfast.tools.tune.setting import Setting
 from holdfast.tools.tune.twin import TwinEngine
-from holdfast.twin.state_arrays import FINISHED, Records
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays.state_arrays import FINISHED, Records
+from holdfast.twin.arrays.timers import Floats
 
 LOOK_SECONDS = 0.1
 """Between two looks at the engine."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.tools.bench.endpoint import NoEndpoint, fetch
-from holdfast.tools.bench.engine import metrics_url
-from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds
-from holdfast.tools.bench.requests import path_of
+from holdfast.tools.bench.figures.engine import metrics_url
+from holdfast.tools.bench.generators.endpoint import NoEndpoint, fetch
+from holdfast.tools.bench.generators.requests import path_of
+from holdfast.tools.bench.load.load_generator import Endpoint, LatencyBounds
 from holdfast.tools.tune.engine_port import CannotStart, CannotTry
 from holdfast.tools.tune.setting import Setting
-from holdfast_engine.rules import Limits, LimitsError, Objectives, parse_limits
+from holdfast_engine.objectives.rules import Limits, LimitsError, Objectives, parse_limits
 
 STOP_SECONDS = 5.0
-"""How long a command may take to end when it is told to."""
+"""How long a command may take to end after SIGTERM."""
 
 TAKEN_SECONDS, LOOK_SECONDS = 10.0, 0.2
 """How long an engine may take to take limits: it looks at its file once a second while it is idle."""
@@ -219,7 +219,7 @@ class Restart:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End it for certain: one that went on would start its engine beside the next one."""
+    """End it for certain: a command that goes on would start a second engine next to the new one."""
     for end, seconds in ((process.terminate, STOP_SECONDS), (process.kill, None)):
         with contextlib.suppress(ProcessLookupError):
             end()
@@ -245,7 +245,7 @@ def arguments(command: Sequence[str], setting: Setting) -> list[str]:
 
 
 Largest = Callable[[Setting | None], Setting]
-"""The largest limits to look for, from those that the engine was started with: None where no plugin tells them."""
+"""The largest limits to look for, from the limits that the engine was started with: None if no plugin reports them."""
 
 
 class LiveOrRestarted:

@@ -12,21 +12,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from holdfast.tools.bench import definitions, load_generator
-from holdfast.tools.bench.client import OwnGenerator, lateness_p99_seconds
-from holdfast.tools.bench.definitions import GOOD, Figure
-from holdfast.tools.bench.engine import FULL, Reported
-from holdfast.tools.bench.load_generator import Endpoint, LatencyBounds, Planned, Run
-from holdfast.tools.bench.records import RequestOutcome, RequestRecord
-from holdfast.tools.bench.report import CAUSES
-from holdfast.tools.bench.results import Results, Spread, measure
-from holdfast.tools.bench.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
+from holdfast.tools.bench.figures import definitions
+from holdfast.tools.bench.figures.definitions import GOOD, Figure
+from holdfast.tools.bench.figures.engine import FULL, Reported
+from holdfast.tools.bench.figures.results import Results, Spread, measure
+from holdfast.tools.bench.generators.client import OwnGenerator, lateness_p99_seconds
+from holdfast.tools.bench.load import load_generator
+from holdfast.tools.bench.load.load_generator import Endpoint, LatencyBounds, Planned, Run
+from holdfast.tools.bench.load.records import RequestOutcome, RequestRecord
+from holdfast.tools.bench.pages.report import CAUSES
+from holdfast.tools.bench.runs.trials import CLIENT_REMEDY, MOST_SETTLE_SECONDS, SETTLE_SHARE, watched
 from holdfast.tools.tune.engine_port import CannotTry, TrialFigures, TrialLoad, Tried, UnusableTrial, figures
 from holdfast.tools.tune.ladder import LadderLoad
 from holdfast.tools.tune.limits import Knobs
 from holdfast.tools.tune.race import Race
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin.fleet import Workload
+from holdfast.twin.arrays.fleet import Workload
 
 LONE_SECONDS = 600.0
 """After so long no more requests are sent one by one: a slow engine has said enough by then, a stuck one nothing."""
@@ -176,7 +177,7 @@ def _planned(load: Workload) -> list[Planned]:
 
 
 def _causes(records: Sequence[RequestRecord], slo: LatencyBounds, given_up: bool) -> list[tuple[str, int]]:
-    """Why requests were bad, the commonest first, in words; without those that the trial itself gave up."""
+    """Why requests were bad, the commonest first, in words; without requests that the trial itself gave up."""
     told = Counter(definitions.verdict(record, slo) for record in records)
     del told[GOOD]
     if given_up:

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.tools.bench import options
+from holdfast.tools.bench.runs import options
 from holdfast.tools.tune.rungs import listed
-from holdfast.twin.inputs import TRACE_FORMATS
+from holdfast.twin.scenarios.inputs import TRACE_FORMATS
 
 LEAST_MEMORY, MOST_MEMORY = 0.1, 0.99
 

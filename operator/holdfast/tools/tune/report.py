@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from holdfast.tools.bench.page import table
-from holdfast.tools.bench.results import without_nan
+from holdfast.tools.bench.figures.results import without_nan
 from holdfast.tools.reports import page
-from holdfast.tools.reports.page import GOOD, MISSED
+from holdfast.tools.reports.page import GOOD, INK, MISSED
 from holdfast.tools.tune.engine_port import Tried
 from holdfast.tools.tune.goal import TuningGoal
 from holdfast.tools.tune.search import TuningResult
@@ -179,8 +178,8 @@ def _as_mapping(tried: Tried) -> dict[str, Any]:
 
 def write(paths: Sequence[Path], reports: Sequence[Report]) -> None:
     """HTML pages, or PNGs where a name ends so."""
-    caption = "Trials: the rate of each against tokens per step, green where it held"
-    sections = [(report.title, told(report), table(HEADS, rows(report.found))) for report in reports]
+    caption = "Trials: the rate of each against tokens per step: a dot where it held, a cross where it missed"
+    sections = [(report.title, told(report), page.table(HEADS, rows(report.found))) for report in reports]
     write_sections(paths, "Batching limits", picture(reports), caption, sections)
 
 
@@ -194,6 +193,15 @@ def write_sections(
     page.write(paths, page.document(heading, parts), drawn)
 
 
+def headline(report: Report) -> str:
+    """Which limits carry how much, and whether new requests confirmed it."""
+    found, of = report.found, f"{report.accelerator}: " if report.accelerator else ""
+    if found.best is None:
+        return f"{of}✕ no limits hold"
+    verdict = "✓ confirmed" if found.confirmed else "not confirmed"
+    return f"{of}{found.rate_rps:.3g} req/s, {verdict}\n{found.best}"
+
+
 def picture(reports: Sequence[Report]) -> bytes:
     """A PNG: one panel per search."""
 
@@ -205,14 +213,19 @@ def picture(reports: Sequence[Report]) -> bytes:
                 panel.plot(
                     tried.setting.max_num_batched_tokens,
                     tried.rate_rps,
-                    "o" if tried.held else "x",
+                    "o" if tried.held else "X",
                     color=GOOD if tried.held else MISSED,
-                    markersize=7 if best else 5,
+                    markersize=9 if best else 5,
+                    markeredgecolor=INK if best else "none",
                 )
+            steps = sorted({tried.setting.max_num_batched_tokens for tried in report.found.trials})
             panel.set_xscale("log", base=2)
-            panel.set_xlabel("tokens per step (o held, x missed)")
+            panel.set_xticks(steps, [str(each) for each in steps])
+            panel.set_xticks([], minor=True)
+            panel.set_xlabel("tokens per step (dot held, cross missed, ringed: chosen)")
             panel.set_ylabel("req/s")
-            panel.set_title(report.accelerator, fontsize=10)
+            panel.set_ylim(bottom=0.0)
+            panel.set_title(headline(report), fontsize=10, weight="bold", loc="left")
             page.plain(panel, "both")
 
     return page.picture(4.0 + 3.5 * len(reports), 3.8, draw)

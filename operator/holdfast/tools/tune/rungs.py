@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from holdfast.twin.inputs import BadInput
+from holdfast.twin.scenarios.inputs import BadInput
 
 NOT_RUNGS = "give at least two numbers of sequences, each larger than the one before, such as 1,2,4,8, or no list"
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.tools.bench.endpoint import NoEndpoint
+from holdfast.tools.bench.generators.endpoint import NoEndpoint
 from holdfast.tools.tune.engine_port import CannotTry, EndpointModel, TrialEndpoint, TrialRequests, Tried
 from holdfast.tools.tune.setting import Setting
 
@@ -71,20 +71,20 @@ class _Candidate:
     setting: Setting
     held_rps: float = 0.0
     missed_rps: float = math.inf
-    missed_good: float = 0.0  # share of good requests there; those that a trial ended before count as bad
+    missed_good: float = 0.0  # share of good requests there; requests cut off by the end of a trial are bad
     misses: int = 0
 
 
 @dataclass(slots=True)
 class LimitsSearch:
-    """One search; `told` hears of each trial."""
+    """One search; `on_trial` is called with each trial."""
 
     trials: TrialEndpoint
     model: EndpointModel
     requests: TrialRequests
     most_trials: int = 60
     most_seconds: float = math.inf
-    told: Callable[[Tried], None] = lambda tried: None
+    on_trial: Callable[[Tried], None] = lambda tried: None
     _tried: list[Tried] = field(default_factory=list)
     _known: dict[Setting, _Candidate] = field(default_factory=dict)
     _alone: Tried | None = None
@@ -209,7 +209,7 @@ class LimitsSearch:
 
     def _note(self, tried: Tried) -> None:
         self._tried.append(tried)
-        self.told(tried)
+        self.on_trial(tried)
 
     def _best(self) -> _Candidate | None:
         held = [candidate for candidate in self._known.values() if candidate.held_rps > 0.0]

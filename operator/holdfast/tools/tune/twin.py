@@ -25,11 +25,11 @@ from holdfast.tools.tune.engine_port import TrialFigures, TrialLoad, TrialReques
 from holdfast.tools.tune.fit import least_squares
 from holdfast.tools.tune.race import Race
 from holdfast.tools.tune.setting import Setting
-from holdfast.twin import state_arrays
-from holdfast.twin.capacity import Bench, bisected, good, latencies, pairs
-from holdfast.twin.fleet import EngineFleet, EngineSpec, Routing, Workload
-from holdfast.twin.state_arrays import Records
-from holdfast.twin.timers import Floats
+from holdfast.twin.arrays import state_arrays
+from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
+from holdfast.twin.arrays.state_arrays import Records
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.replica.capacity import Bench, bisected, good, latencies, pairs
 
 SETTLE_SECONDS = 2.0
 """Between two trials: what was given up leaves the engine."""
@@ -287,7 +287,7 @@ def _raced(race: Race, records: Records, warm_up: int, slo: Slo) -> tuple[float,
 
 
 def _ended(records: Records) -> Floats:
-    """When each ended; those that were refused, as they came."""
+    """When each request ended; a refused one ends when it arrives."""
     return np.asarray(np.where(records["state"] == state_arrays.FINISHED, records["last_at"], records["at"]))
 
 

@@ -12,8 +12,8 @@ import math
 from collections import deque
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import Sight
 
 
 class AibrixApa(Peer):

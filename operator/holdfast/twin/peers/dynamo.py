@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import EngineGauges, Sight
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import EngineGauges, Sight
 
 MOST_CACHED = 0.95
 """No larger share of prompt tokens is taken to be cached."""
@@ -88,7 +88,7 @@ def ttft_seconds(seen: Sight, engine: EngineGauges) -> float:
 
 
 def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
-    """Full steps of prompt tokens that are not cached, and what is left, each beside all decodes."""
+    """Full steps of prompt tokens that are not cached, and the remaining tokens, each step with all decodes."""
     size = seen.shape.max_num_batched_tokens
     steps, left = divmod(round(_uncached(seen) * tokens), size)
     rest = _step(seen, left, engine) if left else 0.0
@@ -96,7 +96,7 @@ def prefill_seconds(seen: Sight, tokens: float, engine: EngineGauges) -> float:
 
 
 def itl_seconds(seen: Sight, engine: EngineGauges) -> float:
-    """A step with what runs, one more decode of mean length and the mean share of prompt tokens, whoever waits."""
+    """A step with what runs, one more decode of mean length and the mean share of prompt tokens, for any queue."""
     length = engine.kv_tokens / engine.running if engine.running >= 1.0 else seen.prompt_tokens
     more = EngineGauges(engine.running + 1.0, 0.0, engine.kv_tokens + length, 0.0)
     arrivals = seen.arrivals_rps * _uncached(seen) * seen.prompt_tokens / max(1, len(seen.engines))

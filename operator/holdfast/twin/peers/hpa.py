@@ -7,9 +7,9 @@ Source: autoscaling/v2, kube-controller-manager; the metric is vllm:num_requests
 from __future__ import annotations
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.behavior import average_value
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import Sight
 
 
 class Hpa(Peer):

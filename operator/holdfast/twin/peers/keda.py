@@ -11,9 +11,9 @@ import math
 from collections import deque
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.behavior import Behavior, Steps, average_value
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import Sight
 
 
 class KedaQueue(Peer):
@@ -41,7 +41,7 @@ class KedaQueue(Peer):
 class KedaToken(Peer):
     """The larger of seconds of prompts to prefill / threshold and the sum of KV usage / 0.8; one up per 3 min.
 
-    Prompt tokens are those that the prefix cache lacks. As its README asks, the threshold is what the TTFT objective
+    Prompt tokens are the ones that are not cached. As its README asks, the threshold is what the TTFT objective
     leaves after a mean prompt's own prefill; the file's 1.5 s, for about 2 s, where it leaves nothing. V_P, prefill
     tokens/s of an engine, is measured by the recipe's calibrate.sh; here the step times say it. The knob is the 0.8,
     the threshold goes along.

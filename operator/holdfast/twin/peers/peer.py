@@ -11,8 +11,8 @@ from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Snapshot
-from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.behavior import Behavior, Governor
+from holdfast.twin.pods.peer_metrics import Sight
 from holdfast.twin.policy_port import BadPolicy, Move, ObservedEngines
 
 SETTLE_SECONDS = 60.0

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import Sight
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import Sight
 
 HOUR_SECONDS = 3600.0
 MINUTES_SECONDS = 300.0

@@ -13,9 +13,9 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from holdfast.domain.service import ServiceKey
-from holdfast.twin.peer_metrics import EngineGauges, Sight
 from holdfast.twin.peers.behavior import average_value
 from holdfast.twin.peers.peer import Peer, positive
+from holdfast.twin.pods.peer_metrics import EngineGauges, Sight
 
 PEAK_SECONDS = 60.0
 """KV usage and queues are the highest of so long."""

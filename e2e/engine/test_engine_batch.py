@@ -1,0 +1,195 @@
+"""The real vLLM serves batch in what interactive requests leave: it gives way at once, and its answers stay whole."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
+from e2e.vllm.environment import Environment
+from holdfast_engine.objectives.request import OWN_NAME_VARIABLE
+from holdfast_engine.objectives.rules import UNBOUNDED, Kind, Limits, Objectives, RequestClass
+
+pytestmark = pytest.mark.vllm
+
+NIGHT = RequestClass("night", UNBOUNDED, kind=Kind.BATCH)
+OWN = Objectives(ttft_seconds=60.0, tpot_seconds=60.0)
+LIMITS = Limits(1, OWN, classes=(NIGHT,))
+BATCH = {"x-slo-class": "night"}
+SEQUENCES = 8
+LONG = [Prompt(range(3 + each, 303 + each), 200) for each in range(3 * SEQUENCES)]
+SHORT = Prompt(range(3, 43), 4)
+GRAMMAR = {"structured_outputs": {"regex": "(w[0-9]+)+"}}
+AGE_SECONDS = 2.0
+# Interactive requests of the shared engine: as many tokens in as out, so that C is bound by both.
+MIXED = [Prompt(range(5 + each % 400, 105 + each % 400), 24) for each in range(400)]
+FULL_REQUESTS, LOAD, LOAD_SECONDS = 64, 0.6, 20.0
+
+
+@pytest.fixture(scope="module")
+def server(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("batch")
+    (folder / "engine-limits").write_text(LIMITS.to_json())
+    variables = {OWN_NAME_VARIABLE: "holdfast-of-this-test"}
+    arguments = (ADMISSION, f"--max-num-seqs={SEQUENCES}")
+    with Server(Settings(vllm, folder, plugin, arguments=arguments, variables=variables)) as found:
+        found.ask_all([SHORT] * 8)
+        yield found
+
+
+def total(server: Server, metric: str) -> float:
+    return sum(server.samples(metric).values())
+
+
+def tokens_of(text: str) -> list[int]:
+    found: list[int] = json.loads(text)["choices"][0]["token_ids"]
+    return found
+
+
+def batch_now(server: Server, state: str) -> float:
+    return server.samples("holdfast:batch_requests").get((state,), 0.0)
+
+
+def batch_sum(server: Server, term: str) -> float:
+    return server.samples("holdfast:batch_sums_total").get((term,), 0.0)
+
+
+def asked_beside_batch(
+    server: Server, of_batch: dict[str, Any], of_others: dict[str, Any]
+) -> tuple[list[Answer], int, list[Answer]]:
+    """Answers to interactive requests while batch waits, how many of batch had not ended then, and those of batch."""
+    with concurrent.futures.ThreadPoolExecutor(len(LONG)) as pool:
+        flood = [pool.submit(server.ask, prompt, headers=BATCH, **of_batch) for prompt in LONG]
+        server.wait_for(lambda: batch_now(server, "running") >= SEQUENCES - 1, 60.0, "batch on all sequences")
+        assert batch_now(server, "waiting") > 0
+        began = time.monotonic()
+        answers = server.ask_all([SHORT] * SEQUENCES, **of_others)
+        seconds = time.monotonic() - began
+        still = sum(not each.done() for each in flood)
+        print(f"{SEQUENCES} requests took {seconds:.2f} s; {still} of {len(LONG)} batch requests were not done then")
+        return answers, still, [each.result() for each in flood]
+
+
+def test_interactive_requests_take_the_place_of_running_batch_and_its_answers_stay_whole(server: Server) -> None:
+    alone = [server.complete(prompt) for prompt in LONG[:2]]
+    preempted = total(server, "vllm:num_preemptions_total")
+    answers, still, texts = asked_beside_batch(server, {"temperature": 0.0, "return_token_ids": True}, {})
+    assert [answer.status for answer in answers] == [200] * SEQUENCES
+    assert still > len(LONG) - SEQUENCES, "they waited for batch"
+    assert total(server, "vllm:num_preemptions_total") > preempted
+    assert [answer.status for answer in texts] == [200] * len(LONG)
+    assert all(len(tokens_of(answer.text)) == prompt.output_tokens for answer, prompt in zip(texts, LONG, strict=True))
+    assert [tokens_of(answer.text) for answer in texts[:2]] == alone
+    server.wait_for(lambda: batch_sum(server, "done") == len(LONG), 20.0, "counts of batch")
+    assert batch_sum(server, "started") == len(LONG)
+    assert batch_sum(server, "started_prompt_tokens") == sum(len(prompt.tokens) for prompt in LONG)
+
+
+def test_prompt_and_cached_tokens_of_batch_are_those_that_vllm_counts(server: Server) -> None:
+    counted = {
+        "started_prompt_tokens": "vllm:prompt_tokens_total",
+        "cached_prompt_tokens": "vllm:prefix_cache_hits_total",
+    }
+
+    def others() -> list[float]:
+        return [total(server, metric) - batch_sum(server, term) for term, metric in counted.items()]
+
+    before, cached, done = others(), batch_sum(server, "cached_prompt_tokens"), batch_sum(server, "done")
+    server.ask_all([Prompt(LONG[0].tokens, 4)] * 4, headers=BATCH)
+    server.wait_for(lambda: batch_sum(server, "done") == done + 4, 20.0, "counts of batch")
+    server.wait_for(lambda: others() == before, 20.0, "counts of vLLM")
+    assert batch_sum(server, "cached_prompt_tokens") > cached
+
+
+@pytest.mark.parametrize(("of_batch", "of_others"), [({}, GRAMMAR), (GRAMMAR, {}), (GRAMMAR, GRAMMAR)])
+def test_batch_gives_way_whoever_has_a_grammar(
+    server: Server, of_batch: dict[str, Any], of_others: dict[str, Any]
+) -> None:
+    assert server.ask(SHORT, **GRAMMAR).status == 200, "it is compiled by now"
+    answers, still, texts = asked_beside_batch(server, of_batch, of_others)
+    assert [answer.status for answer in (*answers, *texts)] == [200] * (SEQUENCES + len(LONG))
+    assert still > len(LONG) - SEQUENCES, "they waited for batch"
+
+
+def test_batch_is_counted_under_names_of_its_own_and_is_in_no_other_count(server: Server) -> None:
+    server.wait_for(lambda: batch_now(server, "running") == 0, 20.0, "end of batch")
+    arrived = server.samples("holdfast:requests_arrived_total")
+    before, own = server.samples("holdfast:batch_requests_arrived_total")[("night",)], sum(arrived.values())
+    server.ask_all([SHORT] * 4, headers=BATCH)
+    server.wait_for(
+        lambda: server.samples("holdfast:batch_requests_arrived_total")[("night",)] == before + 4, 20.0, "batch"
+    )
+    ended = server.samples("holdfast:batch_requests_ended_total")
+    assert ended[("night", "done")] == before + 4
+    assert total(server, "holdfast:requests_arrived_total") == own
+    assert total(server, "holdfast:requests_bad_total") == 0
+
+
+def test_batch_waits_for_longer_than_any_other_request_may(server: Server) -> None:
+    one = Limits(7, Objectives(1.0, 60.0), active_sequences=1, adapt=False, classes=(NIGHT,))
+    server.set_limits(replace(one, max_queued_seconds=AGE_SECONDS).to_json())
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == 7.0, 20.0, "new limits")
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        flood = [pool.submit(server.ask, Prompt(prompt.tokens, 700)) for prompt in LONG[:6]]
+        server.wait_for(lambda: total(server, "vllm:num_requests_running") > 0, 20.0, "start")
+        night = [pool.submit(server.ask, SHORT, headers=BATCH) for _ in range(3)]
+        assert {each.result().status for each in flood} == {200, 503}
+        assert [each.result().status for each in night] == [200] * 3
+
+
+def loaded(server: Server, rate: float, seconds: float, batch: list[Prompt]) -> tuple[float, float, float]:
+    """Interactive requests at a rate next to batch: their good share, and output tokens/s of them and of batch."""
+    draw, end = random.Random(11), time.monotonic() + seconds
+    good, bad = total(server, "holdfast:requests_good_total"), total(server, "holdfast:requests_bad_total")
+    began, before = time.monotonic(), total(server, "vllm:generation_tokens_total")
+    pool = concurrent.futures.ThreadPoolExecutor(len(batch) + 200)
+    night = [pool.submit(server.ask, prompt, headers=BATCH) for prompt in batch]
+    asked = []
+    while time.monotonic() < end:
+        asked.append(pool.submit(server.ask, MIXED[len(asked) % len(MIXED)]))
+        time.sleep(draw.expovariate(rate))
+    elapsed, tokens = time.monotonic() - began, total(server, "vllm:generation_tokens_total") - before
+    for each in (*asked, *night):
+        assert each.result().status == 200
+    pool.shutdown()
+    server.wait_for(lambda: total(server, "holdfast:requests_unjudged") == 0, 20.0, "verdicts")
+    good = total(server, "holdfast:requests_good_total") - good
+    bad = total(server, "holdfast:requests_bad_total") - bad
+    assert good + bad == len(asked)
+    own = len(asked) * MIXED[0].output_tokens / elapsed
+    return good / (good + bad), own, tokens / elapsed - own
+
+
+def test_batch_uses_what_interactive_requests_leave_and_costs_them_next_to_nothing(server: Server) -> None:
+    server.set_limits(replace(LIMITS, version=8, objectives=Objectives(60.0, 60.0)).to_json())
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == 8.0, 20.0, "new limits")
+    began = time.monotonic()
+    server.ask_all(MIXED[:FULL_REQUESTS])
+    most = FULL_REQUESTS / (time.monotonic() - began)
+    # What nearly all requests keep at this load alone, with as much again for a machine that others use too.
+    bounds = Objectives(8.0 * SEQUENCES / most, 60.0)
+    server.set_limits(replace(LIMITS, version=9, objectives=bounds).to_json())
+    server.wait_for(lambda: server.samples("holdfast:limits")[("version",)] == 9.0, 20.0, "new limits")
+    alone, *_ = loaded(server, LOAD * most, LOAD_SECONDS, [])
+    backlog = MIXED[: int(most * LOAD_SECONDS)]
+    both, own, night = loaded(server, LOAD * most, LOAD_SECONDS, backlog)
+    left = most * MIXED[0].output_tokens - own
+    print(
+        f"C {most:.1f} requests/s, bound {bounds.ttft_seconds:.2f} s; good {alone:.3f} alone, {both:.3f} with batch; "
+        f"batch {night:.0f} output tokens/s of {left:.0f} left ({night / left:.2f})"
+    )
+    assert both >= alone - 0.01
+    assert night >= 0.8 * left
+
+
+def test_nothing_failed(server: Server) -> None:
+    assert "holdfast: no admission" not in server.log
+    assert "holdfast: off" not in server.log

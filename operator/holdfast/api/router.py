@@ -1,0 +1,60 @@
+"""The router of an LLMService: vllm-router in front of its replicas, run by Holdfast."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictInt
+
+from holdfast.api import fields
+from holdfast.api.rules import ApiModel, Rule
+
+
+class Router(ApiModel):
+    """vllm-router in front of the replicas: it chooses the replica of each request."""
+
+    replicas: Annotated[StrictInt, Field(ge=1, le=32)] = 2
+    """Number of router pods."""
+    policy: Literal["RoundRobin", "ConsistentHash"] = "RoundRobin"
+    """Who gets a request: the next replica in turn, or always the same one for the same x-session-id."""
+    resources: fields.Resources = Field(default_factory=dict)
+    """Resource requests and limits of a router pod. Default: requests of 500m CPU and 512Mi, a limit of 2Gi."""
+
+
+_ROUTED = "!has(self.router)"
+
+ROUTER_RULES = (
+    Rule(
+        f"{_ROUTED} || !has(self.inferencePool)",
+        "router and inferencePool exclude each other: remove the one that does not route",
+        lambda spec: spec.router is None or spec.inference_pool is None,
+        ".router",
+    ),
+    Rule(
+        f"{_ROUTED} || !has(self.engine) || !has(self.engine.tlsSecretRef)",
+        "router and engine.tlsSecretRef exclude each other, because vllm-router speaks no TLS: terminate TLS at a"
+        " gateway, or remove router",
+        lambda spec: spec.router is None or spec.engine.tls_secret_ref is None,
+        ".router",
+    ),
+    Rule(
+        f"{_ROUTED} || !has(self.engine) || !has(self.engine.apiKeySecretRef)",
+        "router and engine.apiKeySecretRef exclude each other, because vllm-router lets everybody who reaches it add an"
+        " address, and sends requests there with their keys: ask for the key at a gateway, or remove router",
+        lambda spec: spec.router is None or spec.engine.api_key_secret_ref is None,
+        ".router",
+    ),
+    Rule(
+        f"{_ROUTED} || self.overload == 'Queue'",
+        "router and overload Reject exclude each other, because vllm-router sends a refused request to other replicas,"
+        " and each of them would count it: remove overload, or router",
+        lambda spec: spec.router is None or spec.overload == "Queue",
+        ".router",
+    ),
+)
+ROUTER_IS_TAKEN = Rule(
+    f"{_ROUTED} || self.accelerators.all(a, a.name != 'router')",
+    "with router no accelerator may have the name router, which the operator uses: rename it",
+    lambda spec: spec.router is None or all(a.name != "router" for a in spec.accelerators),
+    ".accelerators",
+)

@@ -1,0 +1,1 @@
+"""LLMBenchmark: its Job, its progress, and what its result changes."""

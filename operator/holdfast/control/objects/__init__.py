@@ -1,0 +1,1 @@
+"""Which objects a decision asks for."""

@@ -1,0 +1,1 @@
+"""What a service's status says, and when it is written."""

@@ -1,0 +1,1 @@
+"""The loop, its leader, and the services that a tick decides about."""

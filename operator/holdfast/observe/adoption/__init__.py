@@ -1,0 +1,1 @@
+"""What Holdfast reads of a Deployment that it did not make."""

@@ -1,0 +1,1 @@
+"""What pods answer to a direct request: the activator, and an engine that is probed."""

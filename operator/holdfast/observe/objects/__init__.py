@@ -1,0 +1,1 @@
+"""What the objects of the API server say: services, pods, nodes, benchmarks."""

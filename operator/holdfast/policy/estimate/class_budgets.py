@@ -1,0 +1,137 @@
+"""Error budgets by class: the class that is hardest to keep stands for the service.
+
+Requests that claim no class are a class without a name, with the service's own objectives.
+
+Source: docs/designs/0030-classes.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.domain.service import Slo
+from holdfast.domain.signals import History
+from holdfast.domain.valid_traffic import Seen
+from holdfast.domain.value import value
+from holdfast.policy.estimate.replica_capacity import Belief
+from holdfast.policy.estimate.slo_budget import (
+    NONE,
+    Budget,
+    SloState,
+    Verdicts,
+    add,
+    budget_from_history,
+    recent,
+    slo_state,
+)
+
+SHARES_SECONDS, LEAST_JUDGED = 600.0, 20.0
+"""Time over which the shares of the classes are taken, and the fewest requests that show them."""
+
+Budgets = Mapping[str, Budget]
+"""The budget of each class by its name, the service's own first; empty where a service has no classes."""
+
+
+@value
+class ClassState:
+    """The objectives of a class, its budget, and what that means."""
+
+    slo: Slo
+    budget: Budget
+    state: SloState
+
+
+def account_classes(
+    memory: Budgets, before: Budget, judged: Budget, engines: Verdicts, seen: Seen, slo: Slo, now: float
+) -> Budgets:
+    """Add the verdicts of the last tick to the budget of their class; the latest ones are those of `engines` alone.
+
+    What no class claims is the service's own, as is all that was judged `before` there were classes.
+    """
+    if not slo.classes:
+        return {}
+    exact = seen.total.exact
+    counted = 0.0 if exact is None else exact.good + exact.bad
+    share = engines.judged / counted if counted > 0.0 else 0.0
+    told = {each.name: Verdicts(each.good * share, each.bad * share) for each in seen.classes}
+    found = {each.name: told.get(each.name, NONE) for each in slo.classes}
+    own = add(_of_window(memory.get(slo.name, before), slo), _without(judged.latest, found.values()), now)
+    return {
+        slo.name: replace(own, latest=_without(engines, found.values())),
+        **{name: add(_of_window(memory.get(name, Budget()), slo), each, now) for name, each in found.items()},
+    }
+
+
+def _of_window(memory: Budget, slo: Slo) -> Budget:
+    return memory if memory.window_seconds == slo.window_seconds else Budget(window_seconds=slo.window_seconds)
+
+
+def _without(whole: Verdicts, parts: Iterable[Verdicts]) -> Verdicts:
+    """Return the rest. The activator retracts verdicts: no number may become negative."""
+    good, bad = whole.good, whole.bad
+    for part in parts:
+        good, bad = good - part.good, bad - part.bad
+    return Verdicts(max(0.0, good), max(0.0, bad))
+
+
+def classes_from_history(history: History, slo: Slo, now: float) -> Budgets:
+    """Rebuild the budgets from the history of Prometheus."""
+    each = (slo, *slo.classes) if slo.classes else ()
+    return {one.name: budget_from_history(_of_class(history, one.name), slo, now) for one in each}
+
+
+def _of_class(history: History, name: str) -> History:
+    """Return the history with the verdicts of one class, or those of no class."""
+    samples = []
+    for sample in history.samples:
+        each = {one.name: Verdicts(one.good, one.bad) for one in sample.classes}
+        found = each.get(name, NONE) if name else _without(Verdicts(sample.good, sample.bad), each.values())
+        samples.append(replace(sample, good=found.good, bad=found.bad))
+    return replace(history, samples=tuple(samples))
+
+
+def class_states(budgets: Budgets, whole: Budget, engines: Verdicts, slo: Slo, now: float) -> tuple[ClassState, ...]:
+    """Return what the verdicts of each class mean: those of all requests where a service has no classes."""
+    if not slo.classes:
+        return (ClassState(slo, replace(whole, latest=engines), slo_state(whole, slo, now)),)
+    judged = math.fsum(each.total.judged for each in budgets.values())
+    return tuple(
+        ClassState(each, budget, slo_state(budget, each, now, (budget.total.judged or 1.0) / (judged or 1.0)))
+        for each, budget in zip((slo, *slo.classes), budgets.values(), strict=True)
+    )
+
+
+def helped(states: Sequence[ClassState], belief: Belief | None) -> Sequence[ClassState]:
+    """Return the classes that replicas help, by what is believed of the accelerator: all where they help none."""
+    return [each for each in states if belief is None or belief.meets(each.slo.name)] or states
+
+
+def spare_requests(states: Sequence[ClassState], belief: Belief | None, level_rps: float) -> float:
+    """Return how many requests may still be bad: those of the hardest of the classes that replicas help."""
+    found = hardest(helped(states, belief))
+    return found.state.allowed_requests(found.slo, level_rps)
+
+
+def hardest(states: Sequence[ClassState]) -> ClassState:
+    """Return the class that burned most of its budget; the service's own where too few were judged to say."""
+    return min(states, key=lambda each: math.inf if (left := each.state.budget_remaining) is None else left)
+
+
+def shares(states: Sequence[ClassState], now: float) -> dict[str, float]:
+    """Return the share of each class in the requests that were judged lately; empty where too few were, or no class."""
+    if len(states) == 1:
+        return {}
+    judged = {each.slo.name: recent(each.budget, now, SHARES_SECONDS).judged for each in states}
+    whole = math.fsum(judged.values())
+    return {name: one / whole for name, one in judged.items()} if whole >= LEAST_JUDGED else {}
+
+
+def in_one_budget(verdicts: Verdicts, states: Sequence[ClassState], slo: Slo) -> Verdicts:
+    """Return verdicts of all classes for the service's own objective: what costs a class twice the share counts twice.
+
+    So their mean burn rate is 1 where the share of bad ones is what the service allows.
+    """
+    more = math.fsum(each.budget.latest.bad * (slo.budget_share / each.slo.budget_share - 1.0) for each in states)
+    return Verdicts(max(0.0, verdicts.good - more), max(0.0, verdicts.bad + more))

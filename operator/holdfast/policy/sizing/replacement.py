@@ -1,0 +1,75 @@
+"""Which replicas of a service are replaced: sick ones, failing ones, and replicas on closing nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.view import Load, Minimum, Replacement, Selection, ServiceState
+
+
+def replacement_of(state: ServiceState, load: Load, selection: Selection, minimum: Minimum) -> Replacement:
+    """Return which replicas of the chosen accelerator and its pair are replaced."""
+    group = selection.group
+    ailing_on, ready = {replica.accelerator for replica in group.ailing}, len(group.ready)
+    # Kubernetes removes unscheduled pods first, whatever the replicas are worth.
+    before_ailing = [replica for replica in group.short if replica.accelerator in ailing_on]
+    ailing_go = _ailing_to_let_go(state, selection, minimum, len(before_ailing))
+    going = [replica for replica in group.ready if replica.closing and replica.can_be_chosen]
+    enough = _enough(state, load, selection, minimum)
+    going_go = int(bool(going) and not (ailing_go or state.moving or group.short) and ready > enough)
+    removed = (*group.ailing[:ailing_go], *(before_ailing if ailing_go else ()), *going[:going_go])
+    successors = int(bool(going) and ready - len(going) < enough and not state.in_backoff(selection.name))
+    lacking = _lacking(load, selection)
+    spare = max(group.in_place_of_failing, successors) + len(group.ailing) - ailing_go + lacking
+    return Replacement(
+        going=tuple(going),
+        ailing_to_let_go=ailing_go,
+        going_to_let_go=going_go,
+        leaving=Counter([replica.accelerator for replica in removed]),
+        successors=successors,
+        with_successor=group.baseline + (ready >= group.baseline) if successors else 0,
+        lacking=lacking,
+        spare=spare,
+        needed=minimum.carrying + spare,
+    )
+
+
+def _ailing_to_let_go(state: ServiceState, selection: Selection, minimum: Minimum, waiting: int) -> int:
+    """Ailing replicas to remove now, without a loss of capacity or of further requests: one at a time.
+
+    None is removed while people set the size, metrics are doubtful, or something starts: Kubernetes would remove
+    that instead. Where no more replicas are available, one is removed below the minimum, and its successor follows.
+
+    One that still serves stays while other replicas have no room for its load: they would become slow as well. Nor does
+    a group of pods go, because another one would be removed in its place; a person restarts it.
+    """
+    group, least = selection.group, minimum.least.replicas
+    if not group.ailing or state.moving or not group.ailing[0].can_be_chosen:
+        return 0
+    has_room = group.baseline < selection.chosen.most and not waiting and selection.allocation is None
+    if state.supply.sick.serve and has_room and len(group.ready) < max(selection.chosen.replicas, least):
+        return 0
+    return max(0, min(1, group.baseline - waiting - max(1, least - (not has_room))))
+
+
+def _enough(state: ServiceState, load: Load, selection: Selection, minimum: Minimum) -> int:
+    """Replicas that carry the load, its recent peaks, the error of its forecast, and the KV cache.
+
+    Where the load is unknown: as many as ran before the node closed.
+    """
+    belief, closing = selection.belief, state.supply.closing
+    if load.forecast is None or load.demand_rps is None or not belief.sized:
+        return max(minimum.least.replicas, minimum.waking, closing.size if closing else 0)
+    carrying = replicas_for(max(load.peaks.rate_rps, load.forecast.releasable_rps), belief.rate_rps)
+    return max(minimum.carrying, carrying)
+
+
+def _lacking(load: Load, selection: Selection) -> int:
+    """Replicas of the pair's accelerator that have no node and that the load needs."""
+    chosen, needed = selection.chosen, selection.chosen.replicas
+    if chosen.pair is None:
+        return 0
+    if load.demand_rps is not None:
+        needed = min(needed, max(1, replicas_for(load.demand_rps, chosen.belief.rate_rps)))
+    return max(0, len(selection.group.short) - len(selection.own.short) - (chosen.replicas - needed))

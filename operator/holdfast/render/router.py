@@ -1,0 +1,121 @@
+"""vllm-router in front of a service's replicas: its pods, and how they find the replicas without any rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.api.llmservice import LLMService
+from holdfast.api.router import Router
+from holdfast.render import restricted
+from holdfast.render.pod_template import grace_period_seconds
+from holdfast.render.settings import RenderSettings
+from holdfast.rendered import names
+from holdfast.rendered.merge import strategic_merge
+from holdfast.rendered.names import Manifest
+
+_NO_DEADLINE = 2**31 - 1
+_COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/component": "router"}
+_POLICIES = {"ConsistentHash": "consistent_hash"}
+"""What vllm-router calls a policy that is not `holdfast route`'s default."""
+_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+
+
+def is_wanted(service: LLMService, settings: RenderSettings) -> bool:
+    """Whether the service has a router: its pods run the operator's own image."""
+    return bool(settings.activator_image) and service.spec.router is not None
+
+
+def router(service: LLMService, declared: Router, settings: RenderSettings) -> Iterator[Manifest]:
+    """Every object of it; its pods may do nothing at the API server."""
+    yield _replicas(service)
+    if declared.replicas > 1:
+        yield _disruption_budget(service)
+    yield _deployment(service, declared, settings)
+
+
+def selector(service: LLMService) -> dict[str, str]:
+    """The label of router pods, not that of engines: pods that carry that one count as replicas."""
+    return {names.ROUTER_LABEL: service.metadata.name}
+
+
+def _replicas(service: LLMService) -> Manifest:
+    """Headless: its name has one address for each replica.
+
+    A replica is listed from its start until it is gone. The router asks each whether it is ready: a cached answer of
+    DNS may be 30 s old.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": names.metadata(service, names.replicas_name(service.metadata.name), _COMPONENT),
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.SERVICE_LABEL: service.metadata.name},
+            "ports": [names.service_port(names.PORT_NAME, names.PORT, "http")],
+        },
+    }
+
+
+def _disruption_budget(service: LLMService) -> Manifest:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": names.metadata(service, names.router_name(service.metadata.name), _COMPONENT),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector(service)},
+        },
+    }
+
+
+def _deployment(service: LLMService, declared: Router, settings: RenderSettings) -> Manifest:
+    labels = {**names.user_labels(service), **_COMPONENT, **selector(service)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": names.metadata(service, names.router_name(service.metadata.name), _COMPONENT),
+        "spec": {
+            "replicas": declared.replicas,
+            "selector": {"matchLabels": selector(service)},
+            # A router is ready once a replica is, however long that takes.
+            "progressDeadlineSeconds": _NO_DEADLINE,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(service, declared, settings)},
+        },
+    }
+
+
+def _pod(service: LLMService, declared: Router, settings: RenderSettings) -> Manifest:
+    grace_seconds, container = grace_period_seconds(service, settings), _container(service, declared, settings)
+    placement = {"topologySpreadConstraints": restricted.apart(selector(service))}
+    return restricted.front_pod(service, settings, grace_seconds, container, **placement)
+
+
+def _container(service: LLMService, declared: Router, settings: RenderSettings) -> Manifest:
+    def probe(path: str) -> Manifest:
+        return {"httpGet": {"path": path, "port": names.PORT_NAME}, "timeoutSeconds": 5}
+
+    return {
+        "name": "router",
+        "image": settings.activator_image,
+        "args": _arguments(service, declared, settings),
+        "ports": [
+            {"name": names.PORT_NAME, "containerPort": names.PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": names.ROUTER_METRICS_PORT, "protocol": "TCP"},
+        ],
+        # 200 while it has a replica to send requests to.
+        "readinessProbe": {**probe("/readiness"), "periodSeconds": 2},
+        "livenessProbe": {**probe("/liveness"), "periodSeconds": 10, "failureThreshold": 6},
+        "securityContext": restricted.container_security(),
+        "resources": strategic_merge(_RESOURCES, declared.resources),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _arguments(service: LLMService, declared: Router, settings: RenderSettings) -> list[str]:
+    replicas = f"{names.replicas_name(service.metadata.name)}.{service.metadata.namespace}.svc"
+    flags = [f"--policy={_POLICIES[declared.policy]}"] if declared.policy in _POLICIES else []
+    return ["route", f"--replicas={replicas}", f"--linger={settings.prestop_seconds}", *flags]

@@ -1,0 +1,1 @@
+"""Results for people: words, tables and pictures."""

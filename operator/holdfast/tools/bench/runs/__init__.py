@@ -1,0 +1,1 @@
+"""What a command asks for: its options checked, and the runs that they lead to."""

@@ -1,0 +1,1 @@
+"""What one replica carries, by simulation."""

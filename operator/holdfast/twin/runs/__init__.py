@@ -1,0 +1,1 @@
+"""Scenarios under policies: one run, its results, and the searches that make many runs."""

@@ -1,0 +1,152 @@
+"""What a run was worth: attainment, goodput, latencies, GPU-hours and cost, by the control law, section 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.twin.arrays import state_arrays
+from holdfast.twin.arrays.fleet import EngineFleet
+from holdfast.twin.arrays.timers import Floats
+from holdfast.twin.pods.cluster import Service
+from holdfast.twin.runs.run import Finished
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds per request, infinite where there was no answer."""
+
+    ttft: Floats
+    tpot: Floats
+    e2e: Floats
+
+
+def latencies(fleet: EngineFleet) -> Latencies:
+    """What clients measured. An answer that was not finished has no TPOT and no end."""
+    requests = fleet.requests
+    ended = requests["state"] == state_arrays.FINISHED
+    first = np.where(np.isnan(requests["first_at"]), np.inf, requests["first_at"] - requests["at"])
+    gaps = requests["output"] - 1
+    decoding = requests["last_at"] - requests["first_at"]
+    tpot = np.where(ended, np.where(gaps > 0, decoding / np.maximum(gaps, 1), 0.0), np.inf)
+    return Latencies(first, tpot, np.where(ended, requests["last_at"] - requests["at"], np.inf))
+
+
+def good(service: Service) -> NDArray[np.bool_]:
+    """Which requests met every objective."""
+    slo, found = service.spec.slo, latencies(service.fleet)
+    met = (found.ttft <= slo.ttft_seconds) & (found.tpot <= slo.tpot_seconds)
+    return met & (found.e2e <= (math.inf if slo.e2e_seconds is None else slo.e2e_seconds)) & np.isfinite(found.e2e)
+
+
+def budget_left(service: Service, times: Floats) -> Floats:
+    """Share of the error budget that is left at those seconds, by arrivals within the window of the SLO before them.
+
+    1 is untouched, 0 spent, below that overdrawn; NaN where nothing arrived.
+    """
+    slo, at = service.spec.slo, service.fleet.requests["at"]
+    missed = np.concatenate([[0], np.cumsum(~good(service))])
+    first, last = np.searchsorted(at, times - slo.window_seconds), np.searchsorted(at, times)
+    allowed = slo.budget_share * (last - first)
+    spent = np.divide(missed[last] - missed[first], allowed, out=np.full(len(times), np.nan), where=allowed > 0.0)
+    return np.asarray(1.0 - spent)
+
+
+def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
+    """Requests that arrived after the warm-up."""
+    return np.asarray(service.fleet.requests["at"] >= run.scenario.warmup)
+
+
+def attainment(run: Finished, service: Service) -> float:
+    """Good share of a service's counted requests, 1 where there are none."""
+    inside = counted(run, service)
+    return float(good(service)[inside].mean()) if inside.any() else 1.0
+
+
+def attains(run: Finished) -> bool:
+    """Whether the first service of the run attained its objective."""
+    service = run.services[0]
+    return attainment(run, service) >= service.spec.slo.objective
+
+
+def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
+    """The run as `simulate --json` writes it."""
+    services = {service.spec.key.name: _service(run, service) for service in run.services}
+    arrivals = sum(int(counted(run, service).sum()) for service in run.services)
+    in_time = sum(int((good(service) & counted(run, service)).sum()) for service in run.services)
+    return {
+        "policy": run.policy,
+        "seed": run.seed,
+        "services": services,
+        "attainment": in_time / arrivals if arrivals else None,
+        "gpu_hours": gpu_hours(run),
+        "cost_dollars": _cost(run),
+        "scale_actions": sum(service.actions for service in run.services),
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
+    inside = counted(run, service)
+    found, arrivals = latencies(service.fleet), int(inside.sum())
+    in_time = int((good(service) & inside).sum())
+    told: dict[str, float | int | None] = {
+        "objective": service.spec.slo.objective,
+        "priority": service.spec.priority,
+        "arrivals": arrivals,
+        "good": in_time,
+        "attainment": in_time / arrivals if arrivals else None,
+        "goodput_rps": in_time / (run.scenario.duration - run.scenario.warmup),
+        "gpu_hours": sum(seconds for _, seconds in _gpu_seconds(service, run.scenario.duration)) / 3600.0,
+        "cost_dollars": cost_dollars(service, run.scenario.duration),
+        "scale_actions": service.actions,
+    }
+    for name, values in (("ttft", found.ttft[inside]), ("tpot", found.tpot[inside])):
+        answered = values[np.isfinite(values)]
+        for share in PERCENTILES:
+            told[f"{name}_p{share}_seconds"] = float(np.percentile(answered, share)) if len(answered) else None
+    states = np.bincount(service.fleet.requests["state"][inside], minlength=state_arrays.LOST + 1)
+    told["rejected"] = int(states[state_arrays.REJECTED])
+    told["unserved"] = int(states[state_arrays.UNSERVED])
+    told["lost"] = int(states[state_arrays.LOST])
+    return told
+
+
+def gpu_hours(run: Finished) -> float:
+    """GPU time from creation to removal of every pod that held GPUs, start-up and drain included."""
+    duration = run.scenario.duration
+    return sum(seconds for service in run.services for _, seconds in _gpu_seconds(service, duration)) / 3600.0
+
+
+def _gpu_seconds(service: Service, until: float) -> list[tuple[str, float]]:
+    return [
+        (
+            pod.accelerator,
+            pod.gpus * max(0.0, min(until, math.inf if pod.gone_at is None else pod.gone_at) - max(0.0, pod.placed_at)),
+        )
+        for pod in service.everything
+        if pod.placed_at is not None
+    ]
+
+
+def _cost(run: Finished) -> float | None:
+    """Dollars, None where a service names no prices."""
+    costs = [cost_dollars(service, run.scenario.duration) for service in run.services]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def cost_dollars(service: Service, until: float) -> float | None:
+    """What the service's pods cost by that second, None where one has no price."""
+    dollars = 0.0
+    for accelerator, seconds in _gpu_seconds(service, until):
+        price = service.option(accelerator).cost_per_gpu_hour
+        if price is None:
+            return None
+        dollars += price * seconds / 3600.0
+    return dollars

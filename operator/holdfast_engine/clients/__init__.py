@@ -1,0 +1,1 @@
+"""What clients see of their requests: when tokens were written, and which requests were good."""

@@ -1,0 +1,1 @@
+"""Which waiting request starts next, and how fast requests start."""
