@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from holdfast.control.status.report import iso
 from holdfast.domain.decision import Action
 from holdfast.domain.service import ServiceKey
-from holdfast.observe.objects.cluster import Invalid
+from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.page.board import MOST_CHANGES, Board, JsonResponse
 from holdfast.page.history import SPAN_SECONDS
 from tests.page.scenes import NOW, board, fleet, scene
+
+LAST: dict[str, Any] = {
+    "lastDecision": {"time": iso(NOW - 60.0), "action": "Create", "reason": "FirstSize", "message": "1 replica"},
+    "replicas": {"desired": 4},
+}
+
+
+def with_status(part: ServiceParts, status: dict[str, Any]) -> ServiceParts:
+    return replace(part, service=part.service.model_copy(update={"status": status}))
 
 
 def read(answer: JsonResponse | None) -> dict[str, Any]:
@@ -107,6 +120,32 @@ async def test_a_change_that_is_decided_again_before_it_is_seen_is_one_change() 
     shown.decided(up, NOW + 5.0)
     shown.decided(up, NOW + 300.0)
     assert [change["at"] for change in read(shown.service(part.spec.key))["changes"]] == [NOW, NOW + 300.0]
+
+
+async def test_a_new_leader_shows_the_last_change_of_the_one_before() -> None:
+    part, hold = scene()
+    shown = board((with_status(part, LAST), hold))
+    last = {"at": NOW - 60.0, "action": "Create", "reason": "FirstSize", "message": "1 replica", "replicas": 4}
+    assert read(shown.service(part.spec.key))["changes"] == [last]
+    up = scene(action=Action.SCALE_UP, starting=1)[1]
+    shown.decided(up, NOW)
+    shown.pictured(fleet((with_status(part, LAST), hold)), (), NOW + 5.0)
+    assert [change["at"] for change in read(shown.service(part.spec.key))["changes"]] == [NOW - 60.0, NOW]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"lastDecision": {**LAST["lastDecision"], "action": "Hold"}},
+        *({"lastDecision": {**LAST["lastDecision"], "time": time}} for time in (None, "", "soon", 7)),
+        *({"lastDecision": last} for last in (None, 3, "Create", [], {})),
+        *({"replicas": replicas} for replicas in (None, {}, {"desired": "many"}, {"desired": None})),
+    ],
+)
+async def test_a_status_without_a_change_or_of_another_shape_adds_none(nonsense: dict[str, Any]) -> None:
+    part, hold = scene()
+    shown = board((with_status(part, {**LAST, **nonsense}), hold))
+    assert read(shown.service(part.spec.key))["changes"] == []
 
 
 async def test_only_the_last_changes_are_kept() -> None:

@@ -102,6 +102,8 @@ class Board:
         self._changes = {key: changes for key, changes in self._changes.items() if key in kept}
         for key, (part, decision) in services.items():
             self._tracks.setdefault(key, Track()).record(at, model.figures(part, decision))
+            if key not in self._changes and (last := Change.told_by(part.service.status)):
+                self._changes[key] = deque([last], maxlen=MOST_CHANGES)  # of the leader before this process
         self.shown.set()
 
     def decided(self, decision: Decision, at: float) -> None:

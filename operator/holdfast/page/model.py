@@ -16,10 +16,11 @@ from holdfast.api.reasons import Reason
 from holdfast.control.status.explanation import explained
 from holdfast.control.status.report import cost_per_hour, iso, standing
 from holdfast.domain.cluster import ReplicaPhase
-from holdfast.domain.decision import Decision
+from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import LatencyQuantiles
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.mapping import epoch
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Halves, plain, span_of, worst_of
 from holdfast.page.whatif import rates_by_accelerator, what_if
 
@@ -45,6 +46,17 @@ class Change(NamedTuple):
     reason: str
     message: str
     replicas: int
+
+    @classmethod
+    def told_by(cls, status: Mapping[str, Any]) -> Change | None:
+        """Return the last change that a status tells of; None where it tells of none. A status may be anything."""
+        try:
+            last, replicas = status["lastDecision"], int(status["replicas"]["desired"])
+            action, at = str(last["action"]), epoch(last["time"])
+            known = at is not None and action != Action.HOLD.value
+            return cls(at or 0.0, action, str(last["reason"]), str(last["message"]), replicas) if known else None
+        except (KeyError, TypeError, ValueError):
+            return None
 
 
 class Moment(NamedTuple):
