@@ -101,6 +101,14 @@ def _group(leader: Json | None = None, follower: Json | None = None) -> Json:
 
 
 _HELPER = {"name": "helper", "image": "vllm"}
+_SPEC: Json = {"spec": {"containers": [_HELPER]}}
+_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+_PODS: dict[str, dict[str, str]] = {
+    "pod": {"holdfast.dev/service": "chat"},
+    "leader": {"holdfast.dev/service": "chat", _INDEX: "0"},
+    "follower": {"holdfast.dev/service": "chat.followers", _INDEX: "1"},
+    "their-leader": {_INDEX: "0"},
+}
 _NO_PODS = "writes no pods that use "
 REFUSED = {
     "no owner": (changed(lambda made: made["metadata"].pop("ownerReferences")), "objects of LLMServices"),
@@ -151,7 +159,10 @@ def others(operator: None, place: Kubectl) -> Iterator[Kubectl]:
         [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}, "data": {"key": "value"}},
             changed(lambda made: made["metadata"].pop("ownerReferences")),
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [_HELPER]}},
+            *(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, **_SPEC}
+                for name, labels in _PODS.items()
+            ),
         ]
     )
     place.wait_until(lambda: _told_of(place, "configmap", "theirs") != "", 60, "the policy")
@@ -199,6 +210,13 @@ def test_of_pods_only_labels_and_annotations_are_written(others: Kubectl) -> Non
     pod = {"apiVersion": "v1", "kind": "Pod", **marked}
     assert applied(others, pod) == ""
     assert "labels and annotations of pods only" in applied(others, {**pod, "spec": {"activeDeadlineSeconds": 9}})
+
+
+def test_of_pods_only_a_leader_of_a_group_is_deleted_and_none_is_made_one(others: Kubectl) -> None:
+    assert tried(others, "delete", "pod", "leader") == ""
+    for name in _PODS.keys() - {"leader"}:
+        assert "deletes leaders of its groups only" in tried(others, "delete", "pod", name)
+        assert "labels and annotations" in _told_of(others, "pod", name, {"metadata": {"labels": {_INDEX: "2"}}})
 
 
 def test_nothing_is_written_in_a_system_namespace(others: Kubectl) -> None:

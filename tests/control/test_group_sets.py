@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import Placement, Workload
-from holdfast.domain.decision import Action
+from holdfast.domain.decision import Action, Restart
 from holdfast.observe.objects.cluster import ObservedDeployment, ServiceParts
 from tests.control.parts import as_watched, body, decision, llmservice, parts
 from tests.control.test_actuator import DEPLOYMENTS, SERVICES, actuator
@@ -109,3 +109,42 @@ async def test_groups_are_not_made_where_somebody_else_has_the_service_of_their_
     assert [problem.reason for problem in problems] == reasons
     assert all(problem.message.startswith("Service prod/chat-h100 exists") for problem in problems)
     assert (f"{SETS}/chat-h100" in api.objects) is (not reasons)
+
+
+async def test_of_a_sick_group_the_leader_is_deleted_and_one_event_says_why() -> None:
+    api, leader = cluster(**SPEC), "/api/v1/namespaces/prod/pods/chat-h100-1"
+    api.put_object(leader, {"metadata": {"name": "chat-h100-1", "namespace": "prod", "uid": "u7"}})
+    made, acting = as_watched(of_groups(), api), actuator(api)
+    await acting.act([made], [decision(made, Action.CREATE, h100=2)], [], [], now=0.0)
+    part = dataclasses.replace(as_watched(of_groups(2), api), leaders=(("chat-h100-0", "u6"), ("chat-h100-1", "u7")))
+    sick = Restart("chat-h100-1", Reason.ENGINE_HUNG, "replica chat-h100-1 is stalled; it is being restarted")
+    hold = dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)
+    for now in (20.0, 25.0):  # the watch may show it a tick late
+        await acting.act([part], [hold], [], [], now=now)
+    assert leader not in api.objects
+    told = [event for path, event in api.objects.items() if "/events/" in path]
+    assert [event["message"] for event in told if event["reason"] == "EngineHung"] == [sick.message]
+    assert acting.problems(part) == ()
+
+
+async def test_a_group_that_was_made_anew_meanwhile_is_not_deleted() -> None:
+    api, leader = cluster(**SPEC), "/api/v1/namespaces/prod/pods/chat-h100-1"
+    api.put_object(leader, {"metadata": {"name": "chat-h100-1", "namespace": "prod", "uid": "u8"}})
+    part = dataclasses.replace(as_watched(of_groups(2), api), leaders=(("chat-h100-1", "u7"),))
+    sick = Restart("chat-h100-1", Reason.ENGINE_HUNG, "it is stalled")
+    acting = actuator(api)
+    await acting.act([part], [dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)], [], [], now=0.0)
+    assert leader in api.objects
+    assert acting.problems(part) == ()
+
+
+async def test_a_refused_deletion_is_told() -> None:
+    api = RefusingApi("pods", 403, 'pods "chat-h100-1" is forbidden')
+    api.put_object(f"{SERVICES}/chat", body(**SPEC))
+    part = dataclasses.replace(as_watched(of_groups(2), api), leaders=(("chat-h100-1", "u7"),))
+    sick = Restart("chat-h100-1", Reason.ENGINE_HUNG, "it is stalled")
+    acting = actuator(api)
+    await acting.act([part], [dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)], [], [], now=0.0)
+    (problem,) = acting.problems(part)
+    assert problem.reason is Reason.APPLY_FAILED
+    assert problem.message.startswith("pod chat-h100-1 was not deleted")

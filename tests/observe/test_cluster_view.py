@@ -440,6 +440,7 @@ async def test_a_group_is_one_replica_that_holds_gpus_on_each_of_its_nodes() -> 
     await world.put("pods", follower)
     (parts,) = world.view.services()
     assert [replica.nodes for replica in parts.replicas] == [("gpu-1", "gpu-2")]
+    assert parts.leaders == (("chat-h100-0", "uid-chat-h100-0"),)
     assert [placement.workload.kind for placement in parts.placements] == ["LeaderWorkerSet"]
     assert [node.used for node in world.view.nodes()] == [(("nvidia.com/gpu", 2),)] * 2
     await world.put("nodes", {**second, "spec": {"unschedulable": True}})

@@ -182,8 +182,8 @@ app.kubernetes.io/component: prometheus
   resources: [inferencepools]      # of services with inferencePool
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [pods]                # patch: the annotations pod-deletion-cost and engine-limits
-  verbs: [list, watch, patch]
+  resources: [pods]                # patch: pod-deletion-cost and engine-limits; delete: leaders of sick groups
+  verbs: [list, watch, patch, delete]
 - apiGroups: [""]
   resources: [resourcequotas]      # how many GPUs a namespace may have; only read
   verbs: [get, list, watch]

@@ -178,6 +178,15 @@ class QueueLimitTarget:
 
 
 @value
+class Restart:
+    """A sick group of pods whose leader is deleted, so that all of its pods are made anew, and why."""
+
+    leader: str
+    reason: Reason
+    message: str
+
+
+@value
 class Decision:
     """The complete result of one tick for one service.
 
@@ -185,7 +194,7 @@ class Decision:
     `holding`: requests go to the activator, which holds them until a replica serves. `benchmarked` are results of
     benchmarks with the factor by which each exceeds the engine model; None for a result that cannot be used. `engines`
     are what engines report of themselves, by accelerator. `max_unavailable`: replicas that an eviction may leave
-    unavailable.
+    unavailable. `restart`: a group that is restarted, as long as it is seen sick.
     """
 
     key: ServiceKey
@@ -203,3 +212,4 @@ class Decision:
     benchmarked: tuple[tuple[Measured, float | None], ...] = ()
     engines: tuple[tuple[str, EngineFacts], ...] = ()
     max_unavailable: int = 1
+    restart: Restart | None = None

@@ -250,11 +250,13 @@ class Replacement:
     `going` replicas serve on nodes that are cordoned or about to be removed. `leaving` are those removed now, by
     accelerator. `successors` start before a going one is removed, and `with_successor` is the size with them; 0 where
     none is to start. The chosen accelerator substitutes for `lacking` replicas of its pair. `spare` replicas run in
-    place of ailing, failing, going and lacking ones, and `needed` are all that are asked for.
+    place of ailing, failing, going and lacking ones, and `needed` are all that are asked for. `restarting` is the sick
+    group of pods that is restarted now.
     """
 
     going: tuple[Replica, ...]
     ailing_to_let_go: int
+    restarting: Replica | None
     going_to_let_go: int
     leaving: Counter[str]
     successors: int

@@ -30,7 +30,8 @@ class Plan:
     """The writes that follow from a decision.
 
     `accelerators` are rendered; `create` maps new Deployments to their first size, `fronts` does the same for activator
-    and router; `shrink`, `grow` and `delete` name existing workloads.
+    and router; `shrink`, `grow` and `delete` name existing workloads. `restart` is the leader of a group whose pods are
+    made anew, by name and uid.
 
     Shrinking precedes creating and growing. So the sum of sizes never exceeds the larger of the previous and the
     decided sum, even if the operator dies in between. `spare` more replicas than decided are allowed; None under a
@@ -45,6 +46,7 @@ class Plan:
     grow: tuple[tuple[Workload, PlacementTarget], ...]
     delete: tuple[Workload, ...]
     spare: int | None = 0
+    restart: tuple[str, str] | None = None
 
     @property
     def births(self) -> Mapping[str, int]:
@@ -53,8 +55,8 @@ class Plan:
 
     @property
     def moves(self) -> bool:
-        """Whether sizes change: then the object is read once more before any write."""
-        return bool(self.births or self.shrink or self.grow or self.delete)
+        """Whether sizes change or a group is restarted: then the object is read once more before any write."""
+        return bool(self.births or self.shrink or self.grow or self.delete or self.restart)
 
     def reduced_by(self, unmoved: Iterable[PlacementTarget]) -> Plan:
         """Return the plan with creations and growth reduced by the size that `unmoved` did not give up."""
@@ -104,6 +106,7 @@ def plan(
     listed = [option.name for option in part.spec.accelerators if option.nodes == 1 or group_sets]
     wanted = tuple(name for name in listed if name in deployed or _size(targets, name) > 0)
     retired = _retired(part, decision, deployed)
+    restarted = decision.restart.leader if decision.restart else ""
     sizes = {name: item.placement.replicas for name, item in deployed.items()}
     sizes |= {target.accelerator: target.replicas for target in (*targets.values(), *(gone for _, gone in retired))}
     return Plan(
@@ -127,6 +130,7 @@ def plan(
         grow=grow,
         delete=tuple(_emptied(part, deployed)),
         spare=_spare(part, sum(sizes.values())),
+        restart=next((leader for leader in part.leaders if leader[0] == restarted), None),
     )
 
 

@@ -93,6 +93,9 @@ class StatusPublisher:
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
         await self._tell_queue_limit(part, decision, now)
+        if decision.restart and changes.restart:  # once for each leader, whose uid makes the name of the Event
+            again = decision.restart
+            await self._event(part, again.reason, again.message, warning=True, now=now, turn=changes.restart[1])
         for condition in condition_news(old, new):
             warning = is_warning(condition, old)
             if not warning and not old.get("conditions"):

@@ -14,7 +14,7 @@ from holdfast.act import scale
 from holdfast.act.api import ApiError, ApiPort, ApiUnreachable, NotLeading, WhileLeading
 from holdfast.act.apply import delete
 from holdfast.act.discovery import has_inference_pools, has_pod_monitors
-from holdfast.act.resources import live_path, service_path
+from holdfast.act.resources import live_path, pod_path, service_path
 from holdfast.api import group_set, inference_pool
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.api.quantities import counted
@@ -308,6 +308,8 @@ class Actuator:
         await self._objects.create(part, births, coming.births, now)
         refused += await self._resize(part, coming.grow, running)
         await self._objects.clear_away(part, work, now)
+        if changes.restart:
+            await self._restart(part, *changes.restart)
         for name, kind in changes.delete:
             shown = part.shown(kind, name)
             await delete(self._api, live_path(decision.key.namespace, kind, name), shown.uid if shown else "")
@@ -326,6 +328,15 @@ class Actuator:
             except (ApiError, scale.StaleDecision) as error:
                 failed.append((target, error))
         return failed
+
+    async def _restart(self, part: ServiceParts, leader: str, uid: str) -> None:
+        """Delete the leader of a group: its other pods go with it, and all are made anew."""
+        _LOG.info("%s: the group of %s is restarted", part.spec.key, leader)
+        try:
+            await delete(self._api, pod_path(part.spec.key.namespace, leader), uid)
+        except ApiError as error:
+            self._objects.refused(part, f"pod {leader} was not deleted: {error.message}")
+            raise
 
     async def _scale(
         self, part: ServiceParts, workload: Workload, target: PlacementTarget, running: Mapping[str, float]

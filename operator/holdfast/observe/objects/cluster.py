@@ -125,7 +125,7 @@ class ServiceParts:
     `adoption`: the Deployment that it sizes as it is; a service with a target has nothing else (see `adoption`).
     `urls`: where the API servers of its pods listen, by the pods' names.
     `not_stored`: fields of the applied manifest that the stored object lacks (see `applied`).
-    `router`: the Deployment of its router.
+    `router`: the Deployment of its router. `leaders`: name and uid of the leader of each of its groups of pods.
     """
 
     service: LLMService
@@ -143,6 +143,7 @@ class ServiceParts:
     urls: tuple[tuple[str, str], ...] = ()
     not_stored: tuple[str, ...] = ()
     router: ObservedDeployment | None = None
+    leaders: tuple[tuple[str, str], ...] = ()
 
     @property
     def selector(self) -> str:
@@ -202,6 +203,7 @@ class Pod(NamedTuple):
     loading: LoadingPod | None
     url: str = ""
     member: Member | None = None
+    uid: str = ""
 
 
 class _Shown(NamedTuple):
@@ -382,6 +384,7 @@ class ClusterView:
             ended=shown.ended,
             not_stored=not_stored,
             router=next((item for item in shown.deployments if _is_router(item, spec)), None),
+            leaders=tuple((pod.replica.name, pod.uid) for pod in pods if pod.member),
         )
 
     def invalid(self) -> tuple[Invalid, ...]:
@@ -416,7 +419,8 @@ async def _index_pod(body: kopf.Body, **_: Any) -> dict[ServiceKey, Pod]:
     if key.pool == FOLLOWERS:
         return {key: Pod(replica, gpus, None, None, member=member)}
     loading = loading_from_pod(body, replica)
-    return {key: Pod(replica, gpus, engine_from_pod(body), loading, engine_url(body), member)}
+    uid = str(body["metadata"].get("uid", ""))
+    return {key: Pod(replica, gpus, engine_from_pod(body), loading, engine_url(body), member, uid)}
 
 
 def _replica(pod: Pod, followers: Iterable[Pod]) -> Replica:

@@ -10,7 +10,7 @@ from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
 from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.explain.conditions import conditions
-from holdfast.policy.explain.messages import describe, of_class, reason_for
+from holdfast.policy.explain.messages import describe, of_class, reason_for, restart
 from holdfast.policy.placement.choice import is_cheaper
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
@@ -53,6 +53,7 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
         holding=_holding(state, view.minimum),
         engines=tuple((each.option.name, each.facts) for each in state.supply.capacity.beliefs),
         max_unavailable=max_unavailable(state, view.replacement, verdict.replicas),
+        restart=restart(state, view.replacement),
     )
 
 

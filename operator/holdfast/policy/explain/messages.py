@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.api.quantities import LEAST_SHOWN_RPS, MOST_NAMED, counted, format_duration, format_rate, some_of, utc
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Action
+from holdfast.domain.decision import Action, Restart
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.policy.health.backoff import FLOOD_SECONDS
 from holdfast.policy.health.replicas import ended_since
@@ -136,13 +136,21 @@ def unproven(state: ServiceState) -> str:
 
 def _removed(state: ServiceState, replacement: Replacement, names: Sequence[str]) -> str:
     it, command = "it" if len(names) == 1 else "them", _command(state, names)
-    ailing = [replica for group in state.groups for replica in group.ailing]
-    if state.held_by_people or not all(replica.can_be_chosen for replica in ailing):
+    if state.held_by_people:
         return f"replace {it}: {command}"
-    is_removed, in_turn = ("it is", "") if len(names) == 1 else ("they are", ", one at a time")
-    if replacement.ailing_to_let_go:
-        return f"{is_removed} being removed{in_turn}"
-    return f"{is_removed} removed once a replacement is ready{in_turn}; to remove {it} now: {command}"
+    they_are, in_turn = ("it is", "") if len(names) == 1 else ("they are", ", one at a time")
+    is_group = not all(replica.can_be_chosen for group in state.groups for replica in group.ailing)
+    verb, once = ("restart", "the other replicas carry its load") if is_group else ("remove", "a replacement is ready")
+    done = f"{verb.removesuffix('e')}ed"
+    if replacement.ailing_to_let_go or replacement.restarting:
+        return f"{they_are} being {done}{in_turn}"
+    return f"{they_are} {done} once {once}{in_turn}; to {verb} {it} now: {command}"
+
+
+def restart(state: ServiceState, replacement: Replacement) -> Restart | None:
+    """The group of pods that is restarted now, and why."""
+    group = replacement.restarting
+    return None if group is None else Restart(group.name, state.supply.sick.reason, ailing(state, replacement))
 
 
 def _command(state: ServiceState, names: Sequence[str]) -> str:

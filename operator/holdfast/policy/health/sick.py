@@ -16,7 +16,7 @@ import math
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.signals import SignalState, still_seconds
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.domain.valid_traffic import Seen
@@ -27,6 +27,9 @@ QUIET_SECONDS, LONGEST_QUIET_SECONDS = 600.0, 6 * 3600.0
 
 The cooldown doubles where replacing the replica did not help.
 """
+
+RESTARTED = "a group before its restart"
+"""In place of the name of a replica that was the last sick one: a group of pods keeps its name."""
 
 WORST_FIRST = (Reason.ENGINE_HUNG, Reason.ENGINE_ERRORS, Reason.ENGINE_LAGGING)
 
@@ -105,6 +108,8 @@ class Sick:
 def watch_sick(memory: Sick, service: ServiceSnapshot, seen: Seen, now: float, timing: Timing) -> Sick:
     """Update the symptoms of the Ready replicas; without usable metrics they stay as they are."""
     traffic = service.traffic
+    if any(_was_restarted(replica, memory) for replica in service.replicas):
+        memory = replace(memory, last=RESTARTED)
     if not memory.each and not (traffic.hung or traffic.silent or traffic.failing or traffic.lagging):
         return memory
     may_show, interval = _may_show(service, now, seen.interval_seconds), seen.interval_seconds
@@ -120,6 +125,11 @@ def watch_sick(memory: Sick, service: ServiceSnapshot, seen: Seen, now: float, t
         each[name] = replace(found, sure=found.sure and name in traffic.hung)
     sick = replace(memory, each=tuple([each[name] for name in sorted(each)]))
     return _in_turn(replace(sick, doubted=1 < len(may_show[Reason.ENGINE_HUNG]) < 2 * len(sick.found)), now)
+
+
+def _was_restarted(replica: Replica, memory: Sick) -> bool:
+    """Return whether a group of pods serves again under the name of the one that counted as sick."""
+    return replica.name == memory.last and not replica.can_be_chosen and (replica.ready_at or 0.0) > memory.last_at
 
 
 def _may_show(service: ServiceSnapshot, now: float, interval_seconds: float) -> dict[Reason, frozenset[str]]:
