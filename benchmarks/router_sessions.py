@@ -95,7 +95,7 @@ async def _measured(options: argparse.Namespace) -> dict[str, list[Outcome]]:
         engines = [stack.enter_context(_engine(Path(folder) / str(each), options)) for each in range(options.replicas)]
         for number in range(options.rounds):
             for policy in POLICIES[:: 1 if number % 2 == 0 else -1]:
-                with _router(policy, [engine.url for engine in engines]) as url:
+                with router(policy, [engine.url for engine in engines]) as url:
                     runs[policy].append(await _run(url, engines, options, number))
     return runs
 
@@ -106,7 +106,7 @@ def _engine(folder: Path, options: argparse.Namespace) -> Server:
 
 
 @contextmanager
-def _router(policy: str, urls: Sequence[str]) -> Iterator[str]:
+def router(policy: str, urls: Sequence[str]) -> Iterator[str]:
     """vllm-router with our flags; replicas are given at its start, because one machine has no DNS name for several."""
     port = free_port()
     flags = Options("", port=port, metrics_port=free_port(), policy=policy).flags()
@@ -118,7 +118,7 @@ def _router(policy: str, urls: Sequence[str]) -> Iterator[str]:
 
 
 async def _run(url: str, engines: Sequence[Server], options: argparse.Namespace, seed: int) -> Outcome:
-    await _wait_until_ready(url)
+    await wait_until_ready(url)
     before = list(map(_counted, engines))
     ttft = await _ttft_seconds(url, options, seed)
     gained = np.array(list(map(_counted, engines))) - np.array(before)
@@ -149,7 +149,7 @@ def _counted(engine: Server) -> tuple[float, float, float]:
     return queries, hits, ended
 
 
-async def _wait_until_ready(url: str) -> None:
+async def wait_until_ready(url: str) -> None:
     for _ in range(300):
         try:
             with urllib.request.urlopen(f"{url}/readiness", timeout=2.0) as answer:
