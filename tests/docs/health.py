@@ -62,7 +62,7 @@ def scaling(ready: int, starting: int, least: int = 2, **more: Any) -> View:
     return view(of=CHAT.with_replicas_between(least, 10), group=group(ready, starting, **more), starting=starting > 0)
 
 
-MISSED = SloState(0.5, -49.0, True, True, 1000.0)
+MISSED = SloState(0.5, -49.0, True, 1000.0)
 BLIND = ServiceView(CHAT, no_traffic(SignalState.UNREACHABLE)).snapshot()
 
 TABLE: dict[str, tuple[Status, str, str]] = {

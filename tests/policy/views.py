@@ -49,7 +49,7 @@ def view(**changes: Any) -> View:
         "starting": bool(group.starting),
         "demand": Demand(),
         "supply": Supply(lead_seconds=45.0),
-        "slo": SloState(0.999, 0.9, False, False, 1000.0),
+        "slo": SloState(0.999, 0.9, False, 1000.0),
         "forecast": Forecast(5.0, 5.0, 5.0, 0.9, 45.0),
         "backlog_requests": 0.0,
         "demand_rps": 5.0,

@@ -100,7 +100,7 @@ def test_requests_without_a_class_are_named_where_they_are_hardest_to_keep() -> 
 def state(name: str, remaining: float | None, bad: float, judged: float = 100.0) -> ClassState:
     """A class with 1 % that may be bad, and the requests that the last tick judged."""
     latest = Verdicts(judged - bad, bad)
-    said = SloState(0.99, remaining, False, False, 1000.0, share=0.1)
+    said = SloState(0.99, remaining, False, 1000.0, share=0.1)
     return ClassState(Slo(1.0, 0.05, 0.99, 3600.0, name=name), Budget(latest=latest), said)
 
 

@@ -80,7 +80,7 @@ from tests.observe.foreign import deployment, owned, service
 from tests.policy.views import CHAT, changed, sized, stock, view
 
 Told = tuple[str, str]
-MISSED = SloState(0.95, -4.0, True, False, 1000.0)
+MISSED = SloState(0.95, -4.0, True, 1000.0)
 TUNED = BatchingLimits(None, 1024)
 ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, evidence=Evidence(-5.0, 3210.0))
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
@@ -89,7 +89,7 @@ OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 108
 NOT_PLACED = Supply(45.0, backoffs=Backoffs((Backoff("h100", NOW + 500.0, 600.0, Reason.INSUFFICIENT_GPUS, "no GPU"),)))
 BEGINS = 1_799_996_400.0  # 8:00 in Berlin on the day of NOW
 OPEN, ASKED, SOON = (scheduled_minimums((OFFICE,), at, 45.0, 75.0) for at in (NOW, BEGINS - 40.0, BEGINS - 100.0))
-KEPT_AGAIN = SloState(0.95, -4.0, False, False, 1000.0)
+KEPT_AGAIN = SloState(0.95, -4.0, False, 1000.0)
 
 
 def verdict(seen: View) -> Told:
@@ -583,10 +583,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "Ready, not understood": (invalid, view()),
     "Ready, held by a finalizer": (leaving, view()),
     "SLOMet": (SLO_MET, view()),
-    "SLOMet, too few requests": (SLO_MET, view(slo=SloState(None, None, False, False, 12.0))),
+    "SLOMet, too few requests": (SLO_MET, view(slo=SloState(None, None, False, 12.0))),
     "SLOMet, the window forgotten": (SLO_MET, recalled(Gap.FORGOTTEN)),
     "SLOMet, the window not answered for": (SLO_MET, recalled(Gap.UNANSWERED)),
-    "SLOMet, another window": (SLO_MET, recalled(Gap.EDITED, slo=SloState(None, None, False, False, 12.0))),
+    "SLOMet, another window": (SLO_MET, recalled(Gap.EDITED, slo=SloState(None, None, False, 12.0))),
     "SLOMet, too much load": (SLO_MET, missed(**needing(4), **load(30.0))),
     "SLOMet, starting": (SLO_MET, missed(running(2, size=4), starting=True, **needing(4))),
     "SLOMet, over": (SLO_MET, view(slo=KEPT_AGAIN)),

@@ -36,7 +36,7 @@ def test_no_message_contradicts_its_numbers(
         demand_rps=asked,
         backlog_requests=late,
         starting=starting,
-        slo=SloState(attainment, remaining, False, False, 1000.0),
+        slo=SloState(attainment, remaining, False, 1000.0),
     )
     sizes = decide_sizes(seen)
     told, reason = describe(seen, sizes), str(reason_for(seen, sizes))

@@ -41,7 +41,7 @@ def asked(guard: Guard, sizes: tuple[int, int], seen: View) -> Bound | None:
     return guard(Proposal(seen, *sizes))
 
 
-BURNING = SloState(0.9, -9.0, True, False, 1000.0)
+BURNING = SloState(0.9, -9.0, True, 1000.0)
 STALE = judge(no_traffic(SignalState.STALE, "the newest sample is 60 s old"))
 WITHOUT_HISTORY = view(service=replace(view().state.service, missing_history=MissingHistory()))
 UNOBSERVED = Group("h100", size=4, exists=True, observed=False)
@@ -74,11 +74,11 @@ A_GUESS = Correction(NormalBelief(deviation=1.2))
 CAME_LATELY = view(peaks=Peaks(((NOW, 5.0),), NOW - 3600.0, ((NOW - 900.0, 14.0), (NOW, 5.0))), return_seconds=1000.0)
 """Three replicas carry what came a quarter of an hour ago: 630 requests within a lead time."""
 FOR_A_MONTH = view(of=CHAT.with_window(30 * 86_400.0)).state.service
-SPENT = SloState(0.99, 0.0, False, False, 5.0 * 30 * 86_400.0)
+SPENT = SloState(0.99, 0.0, False, 5.0 * 30 * 86_400.0)
 
 MONTHLY = Slo(0.5, 0.03, 0.99, 30 * 86_400.0)
 TIERS = replace(MONTHLY, classes=(replace(MONTHLY, ttft_seconds=0.0001, name="premium"),))
-CALM = SloState(1.0, 1.0, False, False, SPENT.judged)
+CALM = SloState(1.0, 1.0, False, SPENT.judged)
 
 
 def helpless(own: SloState, premium: SloState) -> View:

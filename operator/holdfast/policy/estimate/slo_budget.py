@@ -97,13 +97,12 @@ class Budget:
 class SloState:
     """What the verdicts mean; None where so few were judged that one bad request would exceed the budget.
 
-    They are those of a `share` of the requests: of one class, or of all.
+    `burning`: a burn-rate alert fires. They are those of a `share` of the requests: of one class, or of all.
     """
 
     attainment: float | None
     budget_remaining: float | None
-    fast_burn: bool
-    slow_burn: bool
+    burning: bool
     judged: float
     share: float = 1.0
 
@@ -112,11 +111,6 @@ class SloState:
         bad = 0.0 if self.attainment is None else (1.0 - self.attainment) * self.judged
         expected = max(self.judged, level_rps * self.share * slo.window_seconds)
         return max(0.0, slo.budget_share * expected - bad) / self.share
-
-    @property
-    def burning(self) -> bool:
-        """Whether any burn-rate alert fires."""
-        return self.fast_burn or self.slow_burn
 
 
 def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
@@ -128,7 +122,8 @@ def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
     judged_at: float | None = None
     for sample in history.samples:
         verdicts, at = Verdicts(sample.good, sample.bad), sample.at
-        if now - slo.window_seconds < at <= now and _sensible(verdicts):
+        possible = 0.0 <= verdicts.good < 1e12 and 0.0 <= verdicts.bad < 1e12
+        if possible and now - slo.window_seconds < at <= now:
             index, judged_at = math.floor(at / (slo.window_seconds / BUCKETS)), max(judged_at or at, at)
             sums[index] = plus(sums.get(index, NONE), verdicts)
     newest = max(sums, default=0)
@@ -193,12 +188,11 @@ def slo_state(memory: Budget, slo: Slo, now: float, share: float = 1.0) -> SloSt
     """Return attainment, the remaining budget and the burn-rate alerts, of this share of the requests."""
     total = memory.total
     if total.judged * slo.budget_share < 1.0:
-        return SloState(None, None, False, False, total.judged, share)
+        return SloState(None, None, False, total.judged, share)
     return SloState(
         attainment=1.0 - total.bad_share,
         budget_remaining=1.0 - total.bad_share / slo.budget_share,
-        fast_burn=_burns(memory, slo, now, FAST),
-        slow_burn=_burns(memory, slo, now, SLOW),
+        burning=any(_burns(memory, slo, now, window) for window in (FAST, SLOW)),
         judged=total.judged,
         share=share,
     )
@@ -221,28 +215,18 @@ def recent(memory: Budget, now: float, seconds: float) -> Verdicts:
 
 
 def add(memory: Budget, verdicts: Verdicts, now: float) -> Budget:
-    """Return the budget with these verdicts as the latest ones."""
-    good, bad, newest = _put(memory, verdicts, now)
-    return replace(memory, good=good, bad=bad, newest=newest, latest=verdicts)
-
-
-def _put(memory: Budget, verdicts: Verdicts, now: float) -> tuple[tuple[float, ...], tuple[float, ...], int]:
-    """Return good and bad requests of each span with the verdicts added to the newest span, and its number."""
-    index, good, bad = math.floor(now / (memory.window_seconds / BUCKETS)), memory.good, memory.bad
+    """Return the budget with these verdicts as the latest ones, added to the newest span."""
+    good, bad, newest = memory.good, memory.bad, memory.newest
+    index = math.floor(now / (memory.window_seconds / BUCKETS))
     more = verdicts.good or 0.0, verdicts.bad or 0.0  # all zeros are one object: a ring is mostly made of them
-    if good and index <= memory.newest:
-        return (*good[:-1], good[-1] + more[0]), (*bad[:-1], bad[-1] + more[1] or 0.0), memory.newest
-    if not good and not verdicts.judged > 0.0:
-        return good, bad, memory.newest
-    empty = (0.0,) * min(BUCKETS, index - memory.newest - 1) if good else ()
-    return (*good, *empty, more[0])[-BUCKETS:], (*bad, *empty, more[1])[-BUCKETS:], index
+    if good and index <= newest:
+        good, bad = (*good[:-1], good[-1] + more[0]), (*bad[:-1], bad[-1] + more[1] or 0.0)
+    elif good or verdicts.judged > 0.0:
+        empty = (0.0,) * min(BUCKETS, index - newest - 1) if good else ()
+        good, bad, newest = (*good, *empty, more[0])[-BUCKETS:], (*bad, *empty, more[1])[-BUCKETS:], index
+    return replace(memory, good=good, bad=bad, newest=newest, latest=verdicts)
 
 
 def plus(one: Verdicts, other: Verdicts) -> Verdicts:
     """Return the sum of both verdicts."""
     return Verdicts(one.good + other.good, one.bad + other.bad)
-
-
-def _sensible(verdicts: Verdicts) -> bool:
-    """Return whether the numbers are possible."""
-    return 0.0 <= verdicts.good < 1e12 and 0.0 <= verdicts.bad < 1e12
