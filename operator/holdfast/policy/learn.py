@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.snapshot import ServiceSnapshot
-from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.estimate import (
@@ -78,7 +77,9 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     old, service, seen, lead = observed.known.demand, observed.service, observed.seen, observed.lead_seconds
     slo = service.spec.slo
     arrived = arrived_requests(seen, old.retries.share)
-    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, _strained(seen, slo.budget_share))
+    # More requests are refused or get their first token too late than the objective allows.
+    strained = seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
+    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, strained)
     # Requests that end with an error have no tokens.
     lengths = old.lengths if service.traffic.failing else length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, slo, now)
@@ -88,7 +89,7 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     demand = Demand(
         arrivals=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
-        retries=learn_retries(old.retries, seen, len(observed.ready), now),
+        retries=learn_retries(old.retries, seen, sum(len(group.ready) for group in observed.groups), now),
         lengths=lengths,
         budget=judged,
         classes=budgets,
@@ -97,11 +98,6 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         activator_misses=misses,
     )
     return DemandLearning(demand, classes, arrived, in_one_budget(verdicts.latest, classes, slo))
-
-
-def _strained(seen: Seen, budget_share: float) -> bool:
-    """Whether more requests are refused or get their first token too late than the objective allows."""
-    return seen.late + seen.refused > 1.0 + budget_share * (seen.started + seen.refused)
 
 
 def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:

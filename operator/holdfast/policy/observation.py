@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.domain.cluster import Replica
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.valid_traffic import Seen, judge
@@ -25,8 +24,9 @@ from holdfast.policy.tick import Tick
 class Observation:
     """What one tick shows of the pool of a service that answers its clients.
 
-    `known` is what was remembered of it before, Prometheus' history included. `starting`: capacity is on its way.
-    `lead_seconds` is how long a change of the size takes to help, by `cold_starts`.
+    `known` is what was remembered of it before, Prometheus' history included. `seems_sick`: any
+    replica has a symptom, so that what is measured next to it says nothing of a healthy one. `starting`: capacity is on
+    its way. `lead_seconds` is how long a change of the size takes to help, by `cold_starts`.
     """
 
     service: ServiceSnapshot
@@ -34,6 +34,7 @@ class Observation:
     seen: Seen
     groups: tuple[Group, ...]
     sick: Sick
+    seems_sick: bool
     starting: bool
     queue: Queue
     contradiction: float | None
@@ -52,16 +53,6 @@ class Observation:
         return not any(g.draining or g.useless for g in self.groups) and not self.seems_sick
 
     @property
-    def ready(self) -> tuple[Replica, ...]:
-        """Replicas that serve, or seem to."""
-        return tuple(replica for group in self.groups for replica in group.ready)
-
-    @property
-    def seems_sick(self) -> bool:
-        """Whether any replica has a symptom."""
-        return _seems_sick(self.service, self.sick)
-
-    @property
     def undisturbed(self) -> bool:
         """Replicas of one kind of hardware serve, and none starts or leaves."""
         return self.whole and not self.starting and _alike(self.service.spec, self.used)
@@ -76,21 +67,26 @@ class Observation:
 
 def observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
     """Judge what was observed, and sort replicas by what they are worth."""
-    now, fought = tick.now, _set_backs(service, known, tick)
+    now, last = tick.now, known.last
+    decided = None if last is None else last.decision.verdict.targets
+    edited = last is not None and last.facts.spec.generation != service.spec.generation
+    fought = set_backs.watch(known.supply.set_backs, service, decided, edited, now)
     service = set_backs.respecting(service, fought, now)
     judged = judge(service.traffic)
     contradiction = last_contradiction(known.supply.contradiction, judged, now)
     seen = believed(judged, contradiction)
     # After a start of the operator nobody knows which replica was replaced last.
     before = known.supply.sick if known.decided_at is not None else Sick(last_at=now)
-    sick = watch_sick(before, service, seen, now, tick.timing)
+    sick, traffic = watch_sick(before, service, seen, now, tick.timing), service.traffic
+    seems_sick = bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
     groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
     ready = sum(len(group.ready) for group in groups)
-    queue = watch_queue(known.supply.queue, seen, ready, not _seems_sick(service, sick), now)
+    queue = watch_queue(known.supply.queue, seen, ready, not seems_sick, now)
     hidden = hidden_requests(queue, seen.total, service.spec.slo.ttft_seconds, seen.interval_seconds)
     starting, seen = anything_starting(groups), replace(seen, hidden=hidden)
     cold_starts, lead = _cold_starts(service, known, groups, seen, tick)
-    return Observation(service, known, seen, groups, sick, starting, queue, contradiction, fought, cold_starts, lead)
+    shown = service, known, seen, groups, sick, seems_sick, starting
+    return Observation(*shown, queue, contradiction, fought, cold_starts, lead)
 
 
 def _cold_starts(
@@ -100,19 +96,6 @@ def _cold_starts(
     found = cold_start.watch_cold_starts(known.supply.cold_starts, started, service.recalled.cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
     return found, seen.late_seconds + cold_start.lead_seconds(found, tick.timing, interval, tick.settings)
-
-
-def _set_backs(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> SetBacks:
-    last = known.last
-    decided = None if last is None else last.decision.verdict.targets
-    edited = last is not None and last.facts.spec.generation != service.spec.generation
-    return set_backs.watch(known.supply.set_backs, service, decided, edited, tick.now)
-
-
-def _seems_sick(service: ServiceSnapshot, sick: Sick) -> bool:
-    """Return whether any replica has a symptom: what is measured next to it says nothing of a healthy one."""
-    traffic = service.traffic
-    return bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
 
 
 def _alike(spec: ServiceSpec, used: tuple[Group, ...]) -> bool:
