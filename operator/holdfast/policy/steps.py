@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Action, BatchingTarget, Decision, QueueLimitTarget, Verdict
+from holdfast.domain.decision import Action, BatchingTarget, Decision, Verdict
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.value import value
 from holdfast.enginemodel.replica_model import EngineModel
@@ -43,19 +43,9 @@ class ServicePlan:
     batching: Batching
     limits: BatchingTarget | None
 
-    @property
-    def queue_limit(self) -> QueueLimitTarget | None:
-        """Another queue limit of the engines, unless their batching limits change."""
-        batching_changes = self.limits is not None and self.limits.reason is not None
-        return None if batching_changes else follow(self.view.state, self.view.load, self.view.selection, self.sizes)
 
-
-def propose(state: ServiceState, tick: Tick, model: EngineModel) -> ServicePlan | None:
-    """Return the proposal of a service; None where its capacity is not known yet."""
-    return _proposal(state, tick, model) if state.supply.capacity.beliefs else None
-
-
-def _proposal(state: ServiceState, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
+def propose(state: ServiceState, tick: Tick, model: EngineModel, moves_to: str = "") -> ServicePlan:
+    """Return the proposal of a service whose capacity is known."""
     view, known = view_of(state, tick, moves_to), state.known
     sizes = decide_sizes(view)
     passed = state.seen.interval_seconds if known.decided_at is None else max(0.0, tick.now - known.decided_at)
@@ -73,13 +63,15 @@ def transition(proposal: ServicePlan, allocation: Allocation | None, tick: Tick,
     state, left = proposal.view.state, allocation.leaves
     backoffs = state.supply.backoffs.given_up(left, allocation.sentence, tick.now, tick.settings)
     state = replace(state, supply=replace(state.supply, backoffs=backoffs))
-    return _proposal(state, tick, model, allocation.moves_to)
+    return propose(state, tick, model, allocation.moves_to)
 
 
 def explain(plan: ServicePlan) -> Decision:
     """Return the decision with its reason, message, conditions and inputs."""
-    decision = decision_of(plan.view, plan.sizes, plan.held, plan.batching)
-    return replace(decision, batching=plan.limits, queue_limit=plan.queue_limit)
+    view, limits = plan.view, plan.limits
+    batching_changes = limits is not None and limits.reason is not None  # then engines keep their queue limit for now
+    queue_limit = None if batching_changes else follow(view.state, view.load, view.selection, plan.sizes)
+    return replace(decision_of(view, plan.sizes, plan.held, plan.batching), batching=limits, queue_limit=queue_limit)
 
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
@@ -146,7 +138,8 @@ class ServicePass:
     def _learn_and_propose(self) -> None:
         self.memory = with_history(self._before, self._service, self._tick)
         state = learn(self._service, self.memory, self.promise, self._tick, self.model)
-        self._proposal = propose(state, self._tick, self.model)
+        if state.supply.capacity.beliefs:
+            self._proposal = propose(state, self._tick, self.model)
 
     def conclude(self, allocation: Allocation | None) -> None:
         """Decide within the allocation."""
