@@ -210,10 +210,6 @@ class Fleet:
     shortages: tuple[Shortage, ...] = ()
     promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
 
-    def is_idle(self, requests: Mapping[ServiceKey, CapacityRequest]) -> bool:
-        """Return whether no service competes for capacity, and none did."""
-        return not self.shortages and not any(c.short or c.waits for c in requests.values())
-
 
 @value
 class Memory:

@@ -41,7 +41,8 @@ def allocate(
     once: nodes that come do not help.
     """
     inventory = replace(inventory, caps=without(requests, caps, services or ()))
-    if fleet.is_idle(requests) and not any(map(_is_short, capped_pools(requests.values(), inventory))):
+    competing = bool(fleet.shortages) or any(request.short or request.waits for request in requests.values())
+    if not competing and not any(map(_is_short, capped_pools(requests.values(), inventory))):
         return {}, Fleet()
     if services is not None:
         inventory = inventory.available_to(each for each in services if each.spec.key in requests)

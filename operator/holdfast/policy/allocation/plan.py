@@ -73,14 +73,11 @@ def share(scarce: Sequence[CapacityPool], requests: Requests, inventory: Invento
     """Return who stays with how many replicas and who moves."""
     best = Sharing(share_out(scarce))
     rivals = sorted((requests[key] for key in best.replicas), key=lambda request: (request.priority, request.key))
-    return _improved(best, rivals, _rooms(rivals, requests, inventory)) if _may_gain(rivals, best) else best
-
-
-def _may_gain(rivals: Sequence[CapacityRequest], in_turn: Sharing) -> bool:
-    """Somebody goes short, and moves or other replica sizes leave a choice that the order does not see."""
     sizes = {request.option.gpus_per_replica for request in rivals}
+    # Moves and other replica sizes leave a choice that the order does not see.
     choice = len(sizes) > 1 or any(request.elsewhere for request in rivals)
-    return choice and any(_goes_short(request, in_turn) for request in rivals)
+    may_gain = choice and any(_goes_short(request, best) for request in rivals)
+    return _improved(best, rivals, _rooms(rivals, requests, inventory)) if may_gain else best
 
 
 def _goes_short(request: CapacityRequest, sharing: Sharing) -> bool:

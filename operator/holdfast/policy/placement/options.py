@@ -98,13 +98,9 @@ class Option:
     def rank(self) -> tuple[tuple[bool, bool, bool, float, bool], float, float, bool, int]:
         """Sort key: unhindered options first, then by served share, cost per good request and list order."""
         is_fallback = self.pair is not None and not self.belief.option.spot
-        return self.hindrance, -self.served, self._per_request, is_fallback, self.index
-
-    @property
-    def _per_request(self) -> float:
-        """Dollars per hour for each good request/s."""
         carried_rps = self.replicas * self.belief.rate_rps
-        return round((self.cost_per_hour or 0.0) / carried_rps, 12) if carried_rps > 0.0 else 0.0
+        per_request = round((self.cost_per_hour or 0.0) / carried_rps, 12) if carried_rps > 0.0 else 0.0
+        return self.hindrance, -self.served, per_request, is_fallback, self.index
 
 
 def describe_options(
@@ -121,7 +117,9 @@ def describe_options(
     found = []
     for index, alone in enumerate(beliefs):
         pair = pair_of(spec, alone.option, groups, backoffs, inventory, now)
-        belief = _limited_by_pair(alone, beliefs, pair)
+        # All replicas get the same share of the requests.
+        paired = [each.rate_rps for each in beliefs if pair and each.option.name == pair.accelerator and each.feasible]
+        belief = replace(alone, pair_rps=paired[0]) if paired else alone
         replicas = min(max(fallback, spec.min_replicas), spec.max_replicas)
         if demand_rps is not None and belief.sized:
             replicas = max(replicas_for(demand_rps, belief.rate_rps), spec.min_replicas)
@@ -156,12 +154,6 @@ def _is_full(group: Group, backoff: Backoff | None, room: Room) -> bool:
     if not group.ready or backoff is None or not (backoff.starts_none or backoff.reason is Reason.INSUFFICIENT_GPUS):
         return False
     return backoff.starts_none or bool(group.short or group.pending) or not room.free_replicas
-
-
-def _limited_by_pair(belief: Belief, beliefs: tuple[Belief, ...], pair: Pair | None) -> Belief:
-    """Limit the belief to that of its pair: all replicas get the same share of the requests."""
-    others = [other.rate_rps for other in beliefs if pair and other.option.name == pair.accelerator and other.feasible]
-    return replace(belief, pair_rps=others[0]) if others else belief
 
 
 def _allowed(spec: ServiceSpec, option: AcceleratorOption, pair: Pair | None, others: int) -> int:
