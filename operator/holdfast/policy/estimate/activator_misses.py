@@ -106,7 +106,10 @@ def account(
 
 
 def _observed(memory: ActivatorMisses, activator: Activator, slo: Slo, now: float) -> tuple[ActivatorMisses, Missed]:
-    """Return the memory with this process's counters, and the requests missed since its last answer."""
+    """Return the memory with this process's counters, and the requests missed since its last answer.
+
+    Requests that were judged when the process seemed to have ended are not missed again.
+    """
     others = tuple(process for process in memory.counted if process.boot != activator.boot)
     before = next((process for process in memory.counted if process.boot == activator.boot), None)
     answered = Counted(
@@ -117,7 +120,8 @@ def _observed(memory: ActivatorMisses, activator: Activator, slo: Slo, now: floa
         unknown = not memory.recalled and missed.late + missed.lost > 0.0
         return replace(memory, counted=(answered,), unknown_at=now if unknown else memory.unknown_at), Missed()
     judged = 0 if before is None else before.given_up
-    remaining = _without_judged(missed, judged)
+    late = min(missed.late, judged)
+    remaining = Missed(missed.late - late, missed.lost - min(missed.lost, judged - late))
     updated = answered._replace(given_up=min(judged - round(sum(missed) - sum(remaining)), activator.waiting))
     return replace(memory, counted=(*others, updated)[-MOST_PROCESSES:]), remaining
 
@@ -132,12 +136,6 @@ def _missed(before: Counted, answered: Counted, slo: Slo) -> Missed:
         for waits, earlier in ((answered.forwarded, before.forwarded), (answered.gone, before.gone))
     )
     return Missed(late, given_up + max(0, answered.turned_away - before.turned_away))
-
-
-def _without_judged(missed: Missed, judged: int) -> Missed:
-    """Subtract the requests that were judged when their process seemed to have ended."""
-    late = min(missed.late, judged)
-    return Missed(missed.late - late, missed.lost - min(missed.lost, judged - late))
 
 
 def _given_up(counted: tuple[Counted, ...], now: float) -> tuple[tuple[Counted, ...], int]:

@@ -339,11 +339,8 @@ def same_engines(old: ServiceSpec, new: ServiceSpec) -> bool:
 
 def _same_model(old: ServiceSpec, new: ServiceSpec) -> bool:
     """Return whether both specs serve the same model with the same engine configuration."""
-
-    def identity(spec: ServiceSpec) -> tuple[object, ...]:
-        return spec.uid, spec.model_uri, spec.max_model_len, spec.quantization
-
-    return identity(old) == identity(new)
+    same = old.uid == new.uid and old.model_uri == new.model_uri and old.max_model_len == new.max_model_len
+    return same and old.quantization == new.quantization
 
 
 def _same_engines(old: AcceleratorOption, new: AcceleratorOption) -> bool:
