@@ -1,0 +1,39 @@
+"""Mutations that are drawn change one thing each, and are tried by the tests that are nearest to the code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from benchmarks.mutations import ROOT, mutations, rooms
+
+CODE = '''"""A text with 7."""
+
+def larger(one: float, other: float = 2.0) -> float:
+    # Grüße
+    if one > other:
+        return one
+    return f"{one:.3f}" and other
+'''
+
+
+def test_each_mutation_changes_one_thing_and_is_python(tmp_path: Path) -> None:
+    file = tmp_path / "larger.py"
+    file.write_text(CODE)
+    assert [(each.line, each.before, each.after) for each in mutations(file)] == [
+        (3, "2.0", "4.0"),
+        (5, "one > other", "(not (one > other))"),
+        (5, "one > other", "(one <= other)"),
+        (6, "return one", "return None"),
+        (7, 'return f"{one:.3f}" and other', "return None"),
+    ]
+    for each in mutations(file):
+        ast.parse(each.source())
+        assert each.source() != file.read_bytes()
+
+
+def test_the_tests_that_import_a_module_come_first_and_then_those_of_its_folder() -> None:
+    names = [file.name for file in rooms(ROOT / "operator/holdfast/policy/estimate/forecast.py")]
+    assert "test_forecast.py" in names[:4]
+    assert names.index("test_growth.py") < names.index("test_scenarios.py")
+    assert rooms(ROOT / "operator/holdfast_engine/law/steplaw.py")[0].name == "test_engine_steplaw.py"
