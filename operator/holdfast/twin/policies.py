@@ -52,9 +52,9 @@ class Holdfast:
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         return {
-            each.key: Move(_sizes(each), str(each.verdict.reason), each.verdict.message, each.queue_limit)
+            each.key: _move(each)
             for each in self.decisions(snapshot)
-            if each.verdict.action is not Action.HOLD or each.queue_limit is not None
+            if each.verdict.action is not Action.HOLD or each.queue_limit is not None or each.restart is not None
         }
 
     def decisions(self, snapshot: Snapshot) -> tuple[Decision, ...]:
@@ -62,6 +62,12 @@ class Holdfast:
         settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
         found, self._memory = policy.decide(snapshot, self._memory, settings, self._model)
         return found
+
+
+def _move(decision: Decision) -> Move:
+    restart = decision.restart.leader if decision.restart else ""
+    verdict = decision.verdict
+    return Move(_sizes(decision), str(verdict.reason), verdict.message, decision.queue_limit, restart)
 
 
 def _sizes(decision: Decision) -> tuple[PlacementTarget, ...]:

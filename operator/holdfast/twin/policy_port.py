@@ -23,12 +23,13 @@ class ObservedEngines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """New sizes of one service, and why; another queue limit of its engines is a rollout."""
+    """New sizes of one service, and why; another queue limit is a rollout; `restart` names a group of pods."""
 
     targets: tuple[PlacementTarget, ...]
     reason: str = ""
     message: str = ""
     queue_limit: QueueLimitTarget | None = None
+    restart: str = ""
 
 
 class Policy(Protocol):

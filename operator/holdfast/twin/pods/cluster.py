@@ -42,7 +42,8 @@ class Hardware:
 class SimulatedPod:
     """One replica, `number` in order of creation; `ready_at` is known once it has a node, `engine` once it is ready.
 
-    `queue_limit` is the one of the template it was made from; None where its engine has that of its kind.
+    `queue_limit` is the one of the template it was made from; None where its engine has that of its kind. One of more
+    `nodes` than one is a group of pods, `index` its number in its LeaderWorkerSet.
     """
 
     name: str
@@ -56,6 +57,8 @@ class SimulatedPod:
     gone_at: float | None = None
     engine: int | None = None
     queue_limit: QueueLimit | None = None
+    nodes: int = 1
+    index: int = 0
 
     def phase(self, now: float) -> ReplicaPhase:
         """Its phase as the API server shows it."""
@@ -80,6 +83,8 @@ class SimulatedPod:
             ready,
             revision=str(self.queue_limit),
             node=node,
+            followers=(node,) * (self.nodes - 1) if node else (),
+            number=self.index,
         )
 
 
@@ -251,6 +256,12 @@ class Cluster:
             self._create(service, pod.accelerator, self.now)
             self._place_all()
 
+    def restart(self, service: Service, name: str) -> None:
+        """Let a group of pods go, and be made anew once its GPUs are free."""
+        for pod in [pod for pod in service.pods if pod.name == name and pod.leaving_at is None]:
+            self._leave(service, pod)
+            self._create(service, pod.accelerator, self.now)
+
     def _moments(self) -> Iterator[float]:
         for service in self.services:
             for pod in service.pods:
@@ -263,8 +274,10 @@ class Cluster:
         option = service.option(accelerator)
         number = next(self._numbers)
         name = f"{service.spec.key.name}-{accelerator}-{number}"
-        limit = service.queue_limits.get(accelerator)
+        limit, taken = service.queue_limits.get(accelerator), {pod.index for pod in service.staying(accelerator)}
+        index = next(each for each in itertools.count() if each not in taken) if option.nodes > 1 else 0
         pod = SimulatedPod(name, number, accelerator, option.gpus_per_replica, at, queue_limit=limit)
+        pod.nodes, pod.index = option.nodes, index
         service.pods.append(pod)
         return pod
 
@@ -331,8 +344,10 @@ class Cluster:
     def _ranked(self, service: Service, pods: Sequence[SimulatedPod], target: PlacementTarget) -> list[SimulatedPod]:
         """Pods in the order in which they are removed: without a node, then not ready, then those with the least work.
 
-        What `lost` ones hold counts for nothing, as in `act`.
+        What `lost` ones hold counts for nothing, as in `act`. Of groups of pods the one with the highest index goes.
         """
+        if service.option(target.accelerator).nodes > 1:
+            return sorted(pods, key=lambda pod: -pod.index)
         order = {name: place for place, name in enumerate(target.remove_first)}
 
         def rank(pod: SimulatedPod) -> tuple[bool, bool, int, int]:

@@ -189,6 +189,8 @@ class _Run:
         before = dict(service.sizes)
         if move.queue_limit is not None:
             self.cluster.roll_out(service, move.queue_limit)
+        if move.restart:
+            self.cluster.restart(service, move.restart)
         self.cluster.scale(service, move.targets)
         if service.sizes != before:
             self.changes.append(
