@@ -235,7 +235,16 @@ def test_what_a_service_mounts_fits_a_config_map_many_times_and_memory_a_thousan
 
 def test_mounted_code_is_indented_by_a_space_and_texts_of_several_lines_keep_their_own() -> None:
     told = code_alone('def told() -> str:\n    if True:\n        return """a\n    b"""\n    return ""\n')
-    assert told == 'def told() -> str:\n if True:\n  return """a\n    b"""\n return ""\n'
+    assert told == 'def told():\n if True:\n  return """a\n    b"""\n return ""\n'
+
+
+def test_mounted_functions_have_no_types_but_fields_keep_theirs() -> None:
+    told = code_alone(
+        'class A(NamedTuple):\n    b: int\n    def c(self, d: "é->" = 1, *e: int) -> list[int]: return [d]\n'
+    )
+    assert told == "class A(NamedTuple):\n b: int\n def c(self, d = 1, *e): return [d]\n"
+    told = code_alone("def c(\n    d: dict[\n        str, int\n    ],\n) -> int: ...\n")
+    assert told == "def c(\n d: dict[\n  str, int\n ],\n): ...\n"
 
 
 def test_what_is_mounted_is_the_code_alone_and_every_statement_on_its_line() -> None:

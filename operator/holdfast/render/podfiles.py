@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
 import tokenize
@@ -38,11 +39,13 @@ def load_plugin() -> bytes:
 
 
 def code_alone(text: str) -> str:
-    """Python without comments and docstrings, which are half of what a ConfigMap of each service would hold.
+    """Python without comments, docstrings and types of parameters, which are half of what a ConfigMap of each service
+    would hold.
 
     Every statement stays on its line, so that a traceback from a pod leads to the source. Blocks are indented by one
     space each.
     """
+    text = _untyped(text)
     lines, ends = text.splitlines(), (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     statements = [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
@@ -58,6 +61,26 @@ def code_alone(text: str) -> str:
     # Rows that begin within a text of several lines: their spaces belong to it.
     within = {row for token in tokens for row in range(token.start[0], token.end[0])}
     return "".join(f"{line if row in within else _outdented(line)}\n" for row, line in enumerate(lines))
+
+
+def _untyped(text: str) -> str:
+    """Functions without the types of what they take and return: nothing reads them in a pod."""
+    lines = [line.encode() for line in text.splitlines()]
+    for row, begin, end in sorted(set(_types(ast.parse(text), lines)), reverse=True):
+        lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
+    return "".join(f"{line.decode()}\n" for line in lines)
+
+
+def _types(tree: ast.AST, lines: list[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Row, first and last byte of each type that stands on one row with its name."""
+    for node in ast.walk(tree):
+        found = node.annotation if isinstance(node, ast.arg) else getattr(node, "returns", None)
+        if found is None or found.lineno != found.end_lineno:
+            continue
+        if isinstance(node, ast.arg) and node.lineno == found.lineno:
+            yield found.lineno, node.col_offset + len(node.arg.encode()), found.end_col_offset
+        elif not isinstance(node, ast.arg):
+            yield found.lineno, lines[found.lineno - 1].rindex(b" ->", 0, found.col_offset), found.end_col_offset
 
 
 def _outdented(line: str) -> str:
