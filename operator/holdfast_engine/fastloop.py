@@ -9,8 +9,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from holdfast_engine.clients.clienttimes import ClientTimes, Reports
 from holdfast_engine.clients.ledger import Ledger
@@ -20,9 +20,10 @@ from holdfast_engine.law.features import Features, Output, step_features
 from holdfast_engine.law.steplaw import StepLawFit
 from holdfast_engine.objectives import rules
 from holdfast_engine.objectives.claims import class_of, header_key
+from holdfast_engine.objectives.handover import KEY, Handover, forget_blocks, handover_of
 from holdfast_engine.objectives.limits import LimitsFiles
 from holdfast_engine.objectives.request import Queued, Request, ending_of, is_own
-from holdfast_engine.objectives.rules import SERVICE_CLASS, Limits, Overload, RequestClass
+from holdfast_engine.objectives.rules import SERVICE_CLASS, Ending, Limits, Overload, RequestClass, Role
 from holdfast_engine.queue import batch
 from holdfast_engine.queue.batch import BatchRequests
 from holdfast_engine.queue.frontendpace import FrontEndPace
@@ -31,7 +32,7 @@ from holdfast_engine.queue.prompts import PromptAverages
 from holdfast_engine.queue.tokenshare import TokenShares
 from holdfast_engine.queue.tpot_slack import Paces
 from holdfast_engine.queue.waiting import DeadlineQueue
-from holdfast_engine.stats.stats_fields import LAW, RECORD_SECONDS, Mode
+from holdfast_engine.stats.stats_fields import LAW, RECORD_SECONDS, ROLES, Mode
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
@@ -144,13 +145,35 @@ class FastLoop:
         request_class = class_of(request, self.limits, self._claim_key)
         if self.limits.has_max_shares:
             request_class = self._within_share(request_class, request.num_prompt_tokens, now)
+        handover = handover_of(request) if self.limits.role is Role.DECODE else None
+        if handover is not None:
+            transit += handover.seconds_before(request.arrival_time, LONGEST_TRANSIT_SECONDS)
         self.client_times.arrive(request.request_id, now - transit, now, request_class)
+        if handover is not None:
+            self._receive(request, handover)
         if request_class.is_batch:
             self.batch.names.add(request.request_id)
         else:
             self._prompts.arrive(request.num_prompt_tokens)
         # A further part of a session comes as a request of the same name: the first one stays.
         self._known.setdefault(request.request_id, request)
+
+    def _receive(self, request: Request, handover: Handover) -> None:
+        """Count a request that a prefill engine handed over, before vLLM reads the KV cache that this one keeps."""
+        entry = self.ledger.entry(request.request_id)
+        if entry is not None and request.request_id not in self._known:
+            entry.tally.received += 1
+            entry.tally.kv_expired += handover.is_over(self._wall_clock()) and forget_blocks(request)
+
+    def hand_over(self, request: Request, params: dict[str, Any] | None, lease_seconds: float) -> dict[str, Any] | None:
+        """What the answer to a request tells its decode engine: `params` of vLLM's and, of one that goes on, when it
+        came. To be called before it is finished here."""
+        entry = self.ledger.entry(request.request_id)
+        if entry is None or ending_of(request, hands_over=self.ledger.hands_over) is not Ending.HANDED_OVER:
+            return params
+        now = self._wall_clock()
+        told = Handover(now - (self._clock() - entry.arrived), now, lease_seconds)
+        return {**(params or {}), KEY: told._asdict()}
 
     def _within_share(self, request_class: RequestClass, prompt_tokens: int, now: float) -> RequestClass:
         """The class of a request, or the service's own where the class has had its share of the tokens."""
@@ -319,7 +342,8 @@ class FastLoop:
                     entry = self.ledger.entry(name)
                     of_class = SERVICE_CLASS if entry is None else entry.request_class.name
                     self._tokens_had.add(of_class, request.num_output_tokens, moment)
-                self.ledger.end(name, ending_of(request), moment, request.num_output_tokens)
+                ending = ending_of(request, hands_over=self.ledger.hands_over)
+                self.ledger.end(name, ending, moment, request.num_output_tokens)
                 self.client_times.leave(name)
 
     def too_old(self) -> list[Request]:
@@ -416,7 +440,7 @@ class FastLoop:
     def _limits_record(self) -> list[float]:
         limits, step = self.limits, self.step_limits
         if limits is None:
-            return [_NONE] * 4 + [step.active_sequences, step.tokens_per_step] + [_NONE] * 3
+            return [_NONE] * 4 + [step.active_sequences, step.tokens_per_step] + [_NONE] * 4
         bounds = limits.objectives
         return [
             limits.version,
@@ -428,6 +452,7 @@ class FastLoop:
             rules.most_queued_requests(limits, self._peak_tps, self._prompts.computed_tokens),
             rules.longest_wait_seconds(limits),
             float(limits.overload is Overload.REJECT),
+            ROLES.get(limits.role, _NONE),
         ]
 
     def _place(self, request: Request) -> Place | None:
@@ -453,6 +478,9 @@ class FastLoop:
         return Place(entry.arrived, math.inf, entry.arrived, request.num_prompt_tokens, priority, batch=True)
 
     def _take(self, limits: Limits) -> None:
+        self.ledger.hands_over = limits.role is Role.PREFILL
+        if self.ledger.hands_over:
+            limits = replace(limits, adapt=False)  # nobody decodes here whose TPOT a long step could break
         self.limits = limits
         self.client_times.take(limits)
         self.ledger.declare(each.name for each in limits.classes)

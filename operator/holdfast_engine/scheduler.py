@@ -128,6 +128,14 @@ class HoldfastScheduler(Scheduler):
                 self._publish(self._loop)
         return ended
 
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[dict[str, Any] | None, Any]:
+        """Let vLLM free a request that has ended; a prefill engine adds to its answer when it came."""
+        params, others = super()._free_request(request, *args, **kwargs)
+        if self._loop is not None and self._loop.ledger.hands_over:
+            with self._guard:
+                params = self._loop.hand_over(request, params, self._lease_seconds())
+        return params, others
+
     def stand_down(self, reason: str) -> None:
         """Be vLLM's own scheduler from here on: its limits, and what waits in a queue of its own, by arrival.
 
@@ -215,6 +223,11 @@ class HoldfastScheduler(Scheduler):
         graphs = captured_graphs(self.vllm_config.compilation_config)
         keeps = bool(self.cache_config.enable_prefix_caching)
         return StartLimits(self._stock_active, self._stock_tokens, chunks, self.num_spec_tokens, graphs, keeps)
+
+    def _lease_seconds(self) -> float:
+        """For how long vLLM keeps the KV cache of a request that was handed over."""
+        transfer = self.vllm_config.kv_transfer_config
+        return float(transfer.get_from_extra_config("kv_lease_duration", 30)) if transfer else 0.0
 
     def _publish(self, loop: FastLoop) -> None:
         if self._writer is not None:

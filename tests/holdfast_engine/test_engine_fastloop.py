@@ -40,6 +40,7 @@ class ToyRequest:
     status: Status = Status("WAITING")
     sampling_params: Any = None
     lora_request: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 @dataclass
@@ -106,11 +107,13 @@ class ToyEngine:
         transit: float = 0.0,
         claims: dict[str, Any] | None = None,
         adapter: str | None = None,
+        params: dict[str, Any] | None = None,
     ) -> ToyRequest:
         self._number += 1
         request = ToyRequest(f"r{self._number}", self.now + 1e9 - transit, prompt, output)
         request.sampling_params = SimpleNamespace(extra_args=claims)
         request.lora_request = SimpleNamespace(lora_name=adapter) if adapter else None
+        request.kv_transfer_params = params
         self.loop.arrive(request)
         self.loop.queue.add_request(request)
         return request
@@ -217,8 +220,8 @@ class EngineAhead(ToyEngine):
 
 
 def assert_conserved(loop: FastLoop) -> None:
-    ledger = loop.ledger.own
-    assert ledger.arrived == ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + ledger.unjudged
+    own = loop.ledger.own
+    assert own.arrived == own.good + sum(own.bad.values()) + own.withdrawn + own.handed_over + own.unjudged
 
 
 def offer(engine: ToyEngine, rate: float, seconds: float, seed: int = 1) -> None:

@@ -74,13 +74,14 @@ def _untyped(text: str) -> str:
 def _types(tree: ast.AST, lines: list[bytes]) -> Iterator[tuple[int, int, int]]:
     """Row, first and last byte of each type that stands on one row with its name."""
     for node in ast.walk(tree):
-        found = node.annotation if isinstance(node, ast.arg) else getattr(node, "returns", None)
-        if found is None or found.lineno != found.end_lineno:
+        found: ast.expr | None = node.annotation if isinstance(node, ast.arg) else getattr(node, "returns", None)
+        end = found.end_col_offset if found is not None and found.lineno == found.end_lineno else None
+        if found is None or end is None:
             continue
         if isinstance(node, ast.arg) and node.lineno == found.lineno:
-            yield found.lineno, node.col_offset + len(node.arg.encode()), found.end_col_offset
+            yield found.lineno, node.col_offset + len(node.arg.encode()), end
         elif not isinstance(node, ast.arg):
-            yield found.lineno, lines[found.lineno - 1].rindex(b" ->", 0, found.col_offset), found.end_col_offset
+            yield found.lineno, lines[found.lineno - 1].rindex(b" ->", 0, found.col_offset), end
 
 
 def _outdented(line: str) -> str:

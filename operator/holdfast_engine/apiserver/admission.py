@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from holdfast_engine.apiserver.routes import GENERATING
 from holdfast_engine.law.arithmetic import MEAN_COUNT
 from holdfast_engine.objectives import rules
-from holdfast_engine.objectives.rules import Admission, Backlog, Overload, RejectionReason, Terms
-from holdfast_engine.stats.stats_fields import RECORD_SECONDS, Mode
+from holdfast_engine.objectives.rules import Admission, Backlog, Overload, RejectionReason, Role, Terms
+from holdfast_engine.stats.stats_fields import RECORD_SECONDS, ROLES, Mode
 
 GUARDED = frozenset(GENERATING)
 """The paths at which requests are turned away or sent elsewhere."""
@@ -37,6 +37,8 @@ def terms_of(numbers: Numbers) -> Terms | None:
     most = numbers["limit_max_queued_requests"]
     # The rest of TTFT is for the front end and the step that was launched ahead.
     ttft_seconds = numbers["limit_ttft_seconds"] - numbers["front_end_lag"] - numbers["under_way_seconds"]
+    if numbers["limit_role"] == ROLES[Role.DECODE]:
+        return Terms(ttft_seconds, Overload.QUEUE)  # who is turned away here keeps blocks in a prefill engine
     behind_seconds = BEHIND_SHARE * numbers["limit_ttft_seconds"]
     return Terms(ttft_seconds, overload, math.inf if math.isnan(most) else most, behind_seconds)
 

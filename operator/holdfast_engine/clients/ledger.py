@@ -29,19 +29,26 @@ class _End:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Counts of the requests of one class: arrived = good + bad + withdrawn + unjudged, always."""
+    """Counts of the requests of one class: arrived = good + bad + withdrawn + handed over + unjudged, always.
+
+    Of the arrived ones, `received` came from a prefill engine; the blocks of `kv_expired` came too late.
+    """
 
     arrived: int = 0
     good: int = 0
     bad: dict[RequestVerdict, int] = field(default_factory=lambda: dict.fromkeys(BAD, 0))
     withdrawn: int = 0
+    handed_over: int = 0
+    received: int = 0
+    kv_expired: int = 0
     unjudged: int = 0
     good_tokens: int = 0
 
     @property
     def numbers(self) -> list[float]:
         """The first numbers of stats_fields.COUNTS."""
-        return [self.arrived, self.good, *self.bad.values(), self.withdrawn, self.good_tokens]
+        pair = self.handed_over, self.received, self.kv_expired
+        return [self.arrived, self.good, *self.bad.values(), self.withdrawn, *pair, self.good_tokens]
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +88,14 @@ class Entry:
 class Ledger:
     """Counts of requests by class.
 
-    `own` are those of the service's own class. `engine_timed` are the verdicts by the engine's times.
+    `own` are those of the service's own class. `engine_timed` are the verdicts by the engine's times. One that
+    `hands_over` judges nothing before its end: a late request that goes on is late elsewhere.
     """
 
     def __init__(self) -> None:
         self.own = Tally()
         self.classes: dict[str, Tally] = {}
+        self.hands_over = False
         self.judged = 0
         self.engine_timed = 0
         self._arrived = 0
@@ -148,8 +157,8 @@ class Ledger:
         due = self._due
         while due and due[0][0] < now:
             entry = heapq.heappop(due)[2]
-            if entry.first_token is None and not entry.judged:
-                self._judge(entry, RequestVerdict.TTFT)
+            if entry.first_token is None:
+                self._judge_late(entry)
         given_up: list[str] = []
         while self._unwritten:
             name, entry = next(iter(self._unwritten.items()))
@@ -204,8 +213,8 @@ class Ledger:
         if not entry.first_token <= at <= now:
             return math.nan
         entry.first_written = at
-        if at > entry.deadline and not entry.judged:
-            self._judge(entry, RequestVerdict.TTFT)
+        if at > entry.deadline:
+            self._judge_late(entry)
         return at - entry.first_token
 
     def write_last(self, request_id: str, at: float, now: float) -> float:
@@ -259,16 +268,23 @@ class Ledger:
         if verdict is RequestVerdict.GOOD:
             entry.tally.good_tokens += end.output_tokens
 
+    def _judge_late(self, entry: Entry) -> None:
+        if not (entry.judged or self.hands_over):
+            self._judge(entry, RequestVerdict.TTFT)
+
     def _judge(self, entry: Entry, verdict: RequestVerdict) -> None:
         entry.judged = True
         self.judged += 1
         # Whose times they were matters only where a time is judged.
-        self.engine_timed += entry.is_engine_timed and not entry.request_class.is_batch
+        handed_over = verdict is RequestVerdict.HANDED_OVER
+        self.engine_timed += entry.is_engine_timed and not (entry.request_class.is_batch or handed_over)
         tally = entry.tally
         tally.unjudged -= 1
         if verdict is RequestVerdict.GOOD:
             tally.good += 1
         elif verdict is RequestVerdict.WITHDRAWN:
             tally.withdrawn += 1
+        elif handed_over:
+            tally.handed_over += 1
         else:
             tally.bad[verdict] += 1

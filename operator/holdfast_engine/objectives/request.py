@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from holdfast_engine.objectives.handover import goes_on
 from holdfast_engine.objectives.rules import Ending
 
 OWN_REQUEST = "holdfast_own_request"
@@ -77,7 +78,8 @@ def is_own(request: Request, own_name: str) -> bool:
 _ENDINGS = {"FINISHED_ABORTED": Ending.ABORTED, "FINISHED_ERROR": Ending.FAILED}
 
 
-def ending_of(request: Request) -> Ending:
-    """How a finished request ended. One whose stop string the API server saw ends as an aborted one: both are judged
-    by what they got."""
-    return _ENDINGS.get(request.status.name, Ending.FINISHED)
+def ending_of(request: Request, *, hands_over: bool = False) -> Ending:
+    """How a finished request ended, in an engine that `hands_over` prompts or not. One whose stop string the API server
+    saw ends as an aborted one: both are judged by what they got."""
+    found = _ENDINGS.get(request.status.name, Ending.FINISHED)
+    return Ending.HANDED_OVER if hands_over and found is Ending.FINISHED and goes_on(request) else found

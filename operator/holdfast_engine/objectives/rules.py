@@ -48,6 +48,14 @@ class Kind(enum.StrEnum):
     BATCH = "Batch"
 
 
+class Role(enum.StrEnum):
+    """The part of a request that an engine serves: all of it, its prompt, or its answer behind a prefill engine."""
+
+    WHOLE = "Whole"
+    PREFILL = "Prefill"
+    DECODE = "Decode"
+
+
 UNBOUNDED = Objectives(math.inf, math.inf)
 """The bounds of Batch: nothing is too late."""
 
@@ -114,6 +122,7 @@ class Limits:
     prior: Law | None = None
     classes: tuple[RequestClass, ...] = ()
     claim: Claim = Claim.HEADER
+    role: Role = Role.WHOLE
     by_name: Mapping[str, RequestClass] = field(init=False, repr=False, compare=False)
     """All classes, and the service's own under the name that a request without a class has."""
     claimable: tuple[RequestClass, ...] = field(init=False, repr=False, compare=False)
@@ -153,6 +162,7 @@ class Limits:
             "maxQueuedRequests": self.max_queued_requests,
             "maxQueuedSeconds": self.max_queued_seconds,
             "stepLaw": None if prior is None else [prior.c0, prior.c1, prior.c2, prior.c3, prior.c4],
+            "role": None if self.role is Role.WHOLE else self.role.value,
         }
         if self.classes:
             found |= {"claim": self.claim.value, "classes": [self._class_json(each) for each in self.classes]}
@@ -199,6 +209,7 @@ def parse_limits(text: str) -> Limits:
         prior=_law(found),
         classes=_classes(found),
         claim=_choice(found, "claim", Claim, Claim.HEADER),
+        role=_choice(found, "role", Role, Role.WHOLE),
     )
 
 
@@ -206,15 +217,17 @@ class Ending(enum.Enum):
     """How a request left the engine."""
 
     FINISHED = "finished"
+    HANDED_OVER = "handed over"
     ABORTED = "aborted"
     FAILED = "failed"
 
 
 class RequestVerdict(enum.StrEnum):
-    """What a request counts as; everything but GOOD and WITHDRAWN is the cause of a bad one."""
+    """What a request counts as; everything behind HANDED_OVER is the cause of a bad one."""
 
     GOOD = "good"
     WITHDRAWN = "withdrawn"
+    HANDED_OVER = "handed over"
     TTFT = "ttft"
     TPOT = "tpot"
     E2E = "e2e"
@@ -235,8 +248,10 @@ def judge(
     """Judge a request that has ended; `ttft_seconds` is None where no token came. NaN is never good.
 
     A request that its client aborts is judged by what it got so far, and not at all when it was aborted in time before
-    its first token.
+    its first token. The engine that goes on with a request judges it.
     """
+    if ending is Ending.HANDED_OVER:
+        return RequestVerdict.HANDED_OVER
     if ending is Ending.FAILED:
         return RequestVerdict.ERROR
     waited = e2e_seconds if ttft_seconds is None else ttft_seconds

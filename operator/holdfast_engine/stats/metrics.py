@@ -25,6 +25,11 @@ from holdfast_engine.stats.statsfile import StatsWriter, read_stats
 
 _CAUSES = ("ttft", "tpot", "e2e", "error")
 _LANES = ("front", "fresh", "late")
+_PAIR = {
+    "requests_handed_over": ("handed_over", "Requests that ended well here, and that a decode engine goes on with."),
+    "requests_received": ("received", "Requests that a prefill engine handed over to this one."),
+    "kv_expired": ("kv_expired", "Received requests that came too late for the KV cache of their prefill engine."),
+}
 _BY_CLASS = ("model_name", "engine", "class")
 _OFF = {"mode": float(Mode.OFF)}
 
@@ -162,6 +167,7 @@ class EngineCollector(Collector):
         unjudged = GaugeMetricFamily(
             "holdfast:requests_unjudged", "Requests that arrived and are not judged yet.", labels=_BY_CLASS
         )
+        pair = {column: self._counter(name, about, "class") for name, (column, about) in _PAIR.items()}
         rejected = self._rejected_by_all()
         yield from self._batch(engines, rejected)
         for engine, own in engines.items():
@@ -176,9 +182,12 @@ class EngineCollector(Collector):
                 bad.add_metric([*label, "rejected"], refused)
                 withdrawn.add_metric(label, numbers["withdrawn"])
                 tokens.add_metric(label, numbers["good_tokens"])
+                for column, family in pair.items():
+                    if own["limit_role"] > 0.0 or numbers[column]:
+                        family.add_metric(label, numbers[column])
                 if not math.isnan(own["unjudged"]):
                     unjudged.add_metric(label, numbers["unjudged"])
-        yield from (arrived, good, bad, withdrawn, tokens, unjudged)
+        yield from (arrived, good, bad, withdrawn, tokens, unjudged, *(each for each in pair.values() if each.samples))
 
     def _batch(self, engines: dict[str, dict[str, float]], rejected: Counter[str]) -> Iterator[Metric]:
         """Counts of Batch classes, under names of their own: no sum over requests that somebody waits for has them."""
@@ -192,6 +201,8 @@ class EngineCollector(Collector):
                 label, refused = [self._identity.model_name, engine, name], rejected.pop(name, 0)
                 arrived.add_metric(label, numbers["arrived"] + refused)
                 outcomes = {"done": numbers["good"], "error": numbers["bad_error"], "rejected": refused}
+                if numbers["handed_over"]:
+                    outcomes["handed_over"] = numbers["handed_over"]
                 for outcome, count in (outcomes | {"withdrawn": numbers["withdrawn"]}).items():
                     ended.add_metric([*label, outcome], count)
                 tokens.add_metric(label, numbers["good_tokens"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast_engine.clients.clientlag import LAG_BUCKETS
 from holdfast_engine.law.arithmetic import Law
 from holdfast_engine.law.leastsquares import TERMS
+from holdfast_engine.objectives.rules import Role
 
 # A record costs as much as the rest of a step's bookkeeping: it is written this often, or after every longer step.
 RECORD_SECONDS = 0.05
@@ -39,6 +40,9 @@ COUNTS = (
     "bad_e2e",
     "bad_error",
     "withdrawn",
+    "handed_over",
+    "received",
+    "kv_expired",
     "good_tokens",
     "plugin_seconds",
     "plugin_steps",
@@ -76,7 +80,10 @@ LIMITS = (
     "max_queued_requests",
     "max_queued_seconds",
     "reject",
+    "role",
 )
+ROLES = {Role.PREFILL: 1.0, Role.DECODE: 2.0}
+"""The numbers of `limit_role`; an engine that serves whole requests has none."""
 LAGS = tuple(f"lag_{token}_{number}" for token in LAG_TOKENS for number in (*map("{:g}".format, LAG_BUCKETS), "sum"))
 """Counts of the front-end lag by bucket, and their sum."""
 FIELDS: tuple[str, ...] = (
