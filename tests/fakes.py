@@ -804,10 +804,11 @@ class FakeApiServer:
 
 
 class FakeVLLMRouter:
-    """The list of replicas of a vllm-router, with the requests that changed it."""
+    """The list of replicas of a vllm-router, with the requests that changed it; started for several pools or one."""
 
     def __init__(self, *urls: str) -> None:
         self.urls = set(urls)
+        self.roles: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
         self.refuses = False
 
@@ -817,7 +818,20 @@ class FakeVLLMRouter:
         app.router.add_get("/list_workers", self._list)
         app.router.add_post("/add_worker", self._add)
         app.router.add_post("/remove_worker", self._remove)
+        app.router.add_get("/workers", self._list_roles)
+        app.router.add_post("/workers", self._add_role)
         return app
+
+    async def _list_roles(self, _: web.Request) -> web.Response:
+        found = [{"url": url, "worker_type": role} for url, role in self.roles.items()]
+        return web.json_response({"workers": found})
+
+    async def _add_role(self, request: web.Request) -> web.Response:
+        said = await request.json()
+        assert said["model_id"] == "chat"
+        assert said["url"] not in self.roles, "of one that is added again, vllm-router 0.1.17 keeps both roles"
+        self.roles[said["url"]] = said["worker_type"]
+        return web.json_response({"success": True})
 
     async def _list(self, _: web.Request) -> web.Response:
         return web.json_response({"urls": sorted(self.urls)})
@@ -833,6 +847,7 @@ class FakeVLLMRouter:
     async def _remove(self, request: web.Request) -> web.Response:
         self.told.append(("remove", request.query["url"]))
         self.urls.discard(request.query["url"])
+        self.roles.pop(request.query["url"], None)
         return web.Response(text="removed")
 
 

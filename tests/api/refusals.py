@@ -1048,6 +1048,66 @@ _NOT_WITH_TARGET: tuple[dict[str, Any], ...] = (
     {"batching": {"mode": "Auto"}},
     {"inferencePool": {"endpointPicker": {"name": "chat-epp"}}},
     {"router": {}},
+    {"prefill": {}},
+)
+_PAIR: dict[str, Any] = {"router": {}, "replicas": 2, "prefill": {"replicas": 1}}
+_TWO_NODES = [{"name": "h100", "count": 2, "nodes": 2}]
+_PREFILL = (
+    Refusal("a prefill pool without a router", {**_PAIR, "router": None}, "spec.prefill", "set router: {}"),
+    Refusal(
+        "a prefill pool of a service that may rest", {**_PAIR, "scaling": {"min": 0}}, "spec.scaling", "remove prefill"
+    ),
+    Refusal(
+        "a prefill pool without a size",
+        {**_PAIR, "prefill": {}},
+        "spec.prefill",
+        "set replicas and prefill.replicas",
+    ),
+    Refusal(
+        "a prefill pool of a service that is sized",
+        {**_PAIR, "replicas": None},
+        "spec.prefill",
+        "set replicas and prefill.replicas",
+    ),
+    Refusal("groups behind a prefill pool", {**_PAIR, "accelerators": _TWO_NODES}, "spec.prefill", "remove nodes"),
+    Refusal(
+        "a prefill pool of groups",
+        {**_PAIR, "prefill": {"replicas": 1, "accelerators": _TWO_NODES}},
+        "spec.prefill",
+        "remove nodes",
+    ),
+    Refusal(
+        "a prefill pool with adapters",
+        {**_PAIR, "model": {"lora": {"adapters": [{"name": "sql", "uri": "/adapters/sql"}]}}},
+        "spec.prefill",
+        "remove model.lora",
+    ),
+    Refusal(
+        "a prefill pool without the plugin",
+        {**_PAIR, "engine": {"plugin": "Disabled"}},
+        "spec.prefill",
+        "remove engine.plugin",
+    ),
+    Refusal(
+        "a prefill pool within a budget",
+        {**_PAIR, "budget": {"maxCostPerHour": 9.0}, "accelerators": [{"name": "h100", "costPerHour": 1.0}]},
+        "spec.prefill",
+        "remove the budget",
+    ),
+    Refusal(
+        "a prefill pool of two accelerators",
+        {**_PAIR, "prefill": {"replicas": 1, "accelerators": [{"name": "a"}, {"name": "b"}]}},
+        "spec.prefill.accelerators",
+        "at most 1 item",
+        "must have at most 1 item",
+    ),
+    Refusal(
+        "names too long for the pods of a prefill pool",
+        _PAIR,
+        "",
+        "at most 44 characters",
+        name="c" * 41,
+    ),
 )
 _ROUTER = (
     Refusal(
@@ -1193,6 +1253,7 @@ _OTHER_TYPES = (
 REFUSALS = (
     *_INFERENCE_POOL,
     *_ROUTER,
+    *_PREFILL,
     *_TARGET,
     *_SLO,
     *_MODEL,
@@ -1210,6 +1271,20 @@ ACCEPTED = (
     Accepted("the minimal object"),
     Accepted("a pool for a gateway", {"inferencePool": {"endpointPicker": {"name": "chat-epp", "port": 65_535}}}),
     Accepted("a router of the defaults", {"router": {}}),
+    Accepted("a prefill pool as the replicas are", _PAIR),
+    Accepted(
+        "a prefill pool of its own kind",
+        {
+            **_PAIR,
+            "prefill": {
+                "replicas": 3,
+                "accelerators": [{"name": "a100", "count": 2}],
+                "args": ["--enforce-eager"],
+                "env": [],
+                "batching": {"maxNumBatchedTokens": 16_384},
+            },
+        },
+    ),
     Accepted("a router of a service that may rest", {"router": {"replicas": 32}, "scaling": {"min": 0}}),
     Accepted("an accelerator called router without one", _accelerators({"name": "router"})),
     Accepted("the tightest objective", {"slo": {"objective": "99.999%"}}),

@@ -18,7 +18,8 @@ SCHEMA = VERSION["schema"]["openAPIV3Schema"]
 BENCHMARK_VERSION = crd.crd(crd.LLMBENCHMARK)["spec"]["versions"][0]
 BENCHMARK_SCHEMA = BENCHMARK_VERSION["schema"]["openAPIV3Schema"]
 # Parts that users write as in a pod: types of Kubernetes, which only rules need bounds of.
-IN_PODS = re.compile(r"\.spec(\.accelerators\[\]|\.engine|\.router)?\.(template|env\[\]|tolerations\[\]|resources)\.")
+_PARTS = r"(\.prefill)?(\.accelerators\[\]|\.engine|\.router)?"
+IN_PODS = re.compile(rf"\.spec{_PARTS}\.(template|env\[\]|tolerations\[\]|resources)\.")
 
 
 def nodes(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -40,7 +40,7 @@ def test_the_full_example_shows_every_field() -> None:
     schema = crd.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     # One object shows one cache; the others stand in a comment.
     # A target stands in for the fields that say how engines run, and a router for an InferencePool.
-    assert unshown(schema, spec) == ["target", "model.cache.hostPath", "model.cache.emptyDir", "router"]
+    assert unshown(schema, spec) == ["target", "model.cache.hostPath", "model.cache.emptyDir", "router", "prefill"]
     shown = yaml.safe_load((EXAMPLES / "router.yaml").read_text())["spec"]["router"]
     assert unshown(schema["properties"]["router"], shown, "router") == []
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from holdfast.router import replicas
 from holdfast.router.options import Options
-from holdfast.router.replicas import Answer, Replicas, lookup, wanted
+from holdfast.router.replicas import Answer, Replicas, lookup, roles, wanted
 from tests.fakes import FakeReplica, FakeVLLMRouter
 
 A, B, EVIL = "http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://192.0.2.9:80"
@@ -43,6 +43,52 @@ def test_the_ready_replicas_get_requests(
     listed: set[str] | None, workers: set[str], answers: Mapping[str, Answer], expected: set[str]
 ) -> None:
     assert wanted(None if listed is None else frozenset(listed), frozenset(workers), answers) == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "prefill", "expected"),
+    [
+        ({A}, {B}, {A: "decode", B: "prefill"}),
+        ({A}, set(), {A: "regular"}),
+        (set(), {B}, {}),
+    ],
+    ids=["both pools", "no prefill engine: replicas serve whole requests", "nobody can answer"],
+)
+def test_engines_have_the_role_of_their_pool(replicas: set[str], prefill: set[str], expected: dict[str, str]) -> None:
+    assert roles(frozenset(replicas), frozenset(prefill)) == expected
+
+
+def test_a_prefill_engine_that_drains_goes_at_once_because_replicas_serve_in_its_place() -> None:
+    assert wanted(frozenset({A}), frozenset({A}), {A: NOT_READY}, spared=True) == frozenset()
+    assert wanted(frozenset({A}), frozenset({A}), {A: SILENT}, spared=True) == {A}
+
+
+async def test_replicas_serve_whole_requests_while_no_prefill_engine_is_ready() -> None:
+    router, replica, prefill = FakeVLLMRouter(), FakeReplica(), FakeReplica(503)
+    async with (
+        TestServer(router.app()) as front,
+        TestServer(replica.app()) as decodes,
+        TestServer(prefill.app(), host="127.0.0.2") as prefills,
+        aiohttp.ClientSession() as session,
+    ):
+        urls = {"replicas": f"http://127.0.0.1:{decodes.port}", "prefill": f"http://127.0.0.2:{prefills.port}"}
+
+        async def listed(name: str, _: int) -> frozenset[str]:
+            return frozenset({urls[name]})
+
+        options = Options("replicas", port=front.port or 0, prefill="prefill", model="chat")
+        looks = Replicas(options, session, listed)
+        for status, expected in (
+            (503, {urls["replicas"]: "regular"}),
+            (200, {urls["replicas"]: "decode", urls["prefill"]: "prefill"}),
+            (503, {urls["replicas"]: "regular"}),
+        ):
+            prefill.status = status
+            await looks.look()
+            assert router.roles == expected
+            before = list(router.told)
+            await looks.look()
+            assert router.told == before, "a list that is right is left alone"
 
 
 class World:

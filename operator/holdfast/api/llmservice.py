@@ -25,6 +25,7 @@ from holdfast.api.lora import NAMED_APART, Lora
 from holdfast.api.objectives import Objectives
 from holdfast.api.parallelism import COUNT_IS_PRODUCT, MAX_GPUS, Count, Parallelism
 from holdfast.api.parsing import InvalidObject, parsed
+from holdfast.api.prefill import NAMES_OF_PREFILL_FIT
 from holdfast.api.quantities import parse_duration_seconds
 from holdfast.api.router import Router
 from holdfast.api.rules import ApiModel, Rule
@@ -162,8 +163,8 @@ class Hardware(ApiModel):
     """Peak of dense 16-bit arithmetic in TFLOPS, such as 989; without sparsity."""
 
 
-class Accelerator(ApiModel):
-    """A type of GPU node that replicas may run on."""
+class PoolAccelerator(ApiModel):
+    """A type of GPU node that engines may run on."""
 
     rules = (COUNT_IS_PRODUCT, NODES_SHARE_GPUS, ONE_ENGINE_IN_A_GROUP, SERVICES_OF_GROUPS_ARE_FREE)
 
@@ -185,18 +186,12 @@ class Accelerator(ApiModel):
     """What one GPU can do. Set it for accelerators that `holdfast catalog` does not list, and for shared GPUs."""
     cost_per_hour: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     """Dollars per hour of one GPU. Set it for all accelerators or for none; without prices the list order decides."""
-    max: Annotated[StrictInt, Field(ge=0, le=10_000)] | None = None
-    """Maximum number of replicas on this accelerator. 0 drains it."""
-    spot: StrictBool = False
-    """Whether these are spot nodes, which may be reclaimed at any time. See scaling.minOnDemand."""
     image: fields.ImageReference | None = None
     """Engine image for this accelerator instead of engine.image, such as one for ROCm."""
     args: AcceleratorArguments = ()
     """Additional vLLM arguments for this accelerator, after those of engine.args."""
     env: fields.EnvironmentVariables = ()
     """Environment variables for this accelerator; they override those of engine.env with the same name."""
-    template: PodTemplate | None = None
-    """Pod template overlay for this accelerator, merged after spec.template."""
 
     @model_validator(mode="after")
     def _count_follows(self) -> Self:
@@ -218,6 +213,17 @@ class Accelerator(ApiModel):
     def replica_cost_per_hour(self) -> float | None:
         """Dollars per hour of one replica (all its GPUs), None where costs are unknown."""
         return None if self.cost_per_hour is None else self.cost_per_hour * self.count
+
+
+class Accelerator(PoolAccelerator):
+    """A type of GPU node that replicas may run on."""
+
+    max: Annotated[StrictInt, Field(ge=0, le=10_000)] | None = None
+    """Maximum number of replicas on this accelerator. 0 drains it."""
+    spot: StrictBool = False
+    """Whether these are spot nodes, which may be reclaimed at any time. See scaling.minOnDemand."""
+    template: PodTemplate | None = None
+    """Pod template overlay for this accelerator, merged after spec.template."""
 
     @property
     def is_left(self) -> bool:
@@ -310,6 +316,23 @@ class Engine(ApiModel):
         return None if self.startup_timeout is None else parse_duration_seconds(self.startup_timeout)
 
 
+class Prefill(ApiModel):
+    """A second pool of engines: it computes prompts and hands them to the replicas. What is left out is as outside."""
+
+    replicas: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
+    """Number of its engines. Required until prefill pools are sized."""
+    accelerators: Annotated[
+        tuple[PoolAccelerator, ...], Field(max_length=1, json_schema_extra=fields.map_keyed_by("name"))
+    ] = ()
+    """The accelerator that they run on, one at most. Default: the first of accelerators."""
+    batching: Batching | None = None
+    """Batching limits of their scheduler. Default: batching."""
+    args: EngineArguments | None = None
+    """Additional vLLM arguments. Default: engine.args."""
+    env: fields.EnvironmentVariables | None = None
+    """Environment variables. Default: engine.env."""
+
+
 class Rollout(ApiModel):
     """How replicas are replaced when the spec changes."""
 
@@ -365,6 +388,8 @@ class LLMServiceSpec(ApiModel):
     """vllm-router in front of the replicas, run by Holdfast; {} for the defaults."""
     inference_pool: InferencePool | None = None
     """An InferencePool of the replicas, for a gateway and an endpoint picker that the platform runs."""
+    prefill: Prefill | None = None
+    """A second pool of engines that computes prompts; the replicas then generate the answers. Needs router."""
     template: PodTemplate | None = None
     """Pod template overlay (strategic merge patch); the name of the engine container is vllm."""
 
@@ -423,7 +448,7 @@ class LLMService(ApiModel):
     """A model served on vLLM so that its latency objectives keep holding at the lowest cost."""
 
     model_config = ConfigDict(extra="ignore")
-    rules = (NAME_IS_LABEL, NAMES_FIT, NAMES_OF_GROUPS_FIT)
+    rules = (NAME_IS_LABEL, NAMES_FIT, NAMES_OF_GROUPS_FIT, NAMES_OF_PREFILL_FIT)
 
     metadata: ObjectMeta
     spec: LLMServiceSpec

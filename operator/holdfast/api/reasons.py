@@ -151,6 +151,10 @@ class Reason(StrEnum):
     )
     API_MISSING = "ApiMissing", "The cluster has no API for an object that the spec asks for."
     ROUTER_UNAVAILABLE = "RouterUnavailable", "No pod of the router is ready, so clients reach the replicas without it."
+    PREFILL_NOT_READY = (
+        "PrefillNotReady",
+        "No engine of the prefill pool is ready, so the replicas serve whole requests.",
+    )
     TIMEZONE_UNKNOWN = "TimezoneUnknown", "A schedule names an unknown time zone, so it has no effect."
 
     # Decisions: up

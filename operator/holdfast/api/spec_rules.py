@@ -11,6 +11,7 @@ from holdfast.api.engine_flags import GENERATES
 from holdfast.api.inference_pool import POOL_WITHOUT_ZERO
 from holdfast.api.lora import LORA_RULES
 from holdfast.api.parallelism import cel_gpus
+from holdfast.api.prefill import PREFILL_RULES
 from holdfast.api.router import ROUTER_IS_TAKEN, ROUTER_RULES
 from holdfast.api.rules import Rule
 from holdfast.api.target import TARGET_RULES, unless_target
@@ -219,6 +220,7 @@ SPEC_RULES = (
     *RUST_RULES,
     *CLASS_RULES,
     *(unless_target(rule, "model") for rule in LORA_RULES),
+    *(unless_target(rule, "accelerators", "model") for rule in PREFILL_RULES),
     unless_target(ACTIVATOR_IS_TAKEN, "accelerators"),
     unless_target(ROUTER_IS_TAKEN, "accelerators"),
 )

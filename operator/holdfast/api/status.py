@@ -260,6 +260,19 @@ class PlacementStatus(StatusPart):
     """What the engines on this accelerator report of themselves. Absent: none has reported anything."""
 
 
+class PoolStatus(StatusPart):
+    """Engines of one role."""
+
+    name: Word
+    """Name of the pool, as its pods carry it in the label holdfast.dev/service."""
+    role: Word
+    """Prefill: its engines compute prompts. Decode: they generate the answers."""
+    desired: Count = 0
+    """Number of engines that should run."""
+    ready: Count = 0
+    """Number of engines that have served a token and accept requests."""
+
+
 class BatchingStatus(StatusPart):
     """Batching limits that the engines run with."""
 
@@ -403,6 +416,15 @@ class LLMServiceStatus(StatusPart):
         tuple[PlacementStatus, ...], Field(max_length=16, json_schema_extra=map_keyed_by("accelerator"))
     ] = ()
     """Number of replicas by accelerator, the one with most replicas first."""
+    pools: (
+        Annotated[
+            tuple[PoolStatus, ...],
+            Field(max_length=2, json_schema_extra=map_keyed_by("name")),
+            PlainSerializer(lambda pools: [each.to_dict() for each in pools]),
+        ]
+        | None
+    ) = None
+    """The two pools of a service with prefill; replicas and placements are those of the decode pool."""
     batching: BatchingStatus | None = None
     """Batching limits that the engines run with."""
     cold_start_seconds: Rate | None = None

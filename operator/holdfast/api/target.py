@@ -30,7 +30,7 @@ class Target(ApiModel):
     """Name of the Deployment. Holdfast changes nothing of it but its size."""
 
 
-_READ = ("model", "accelerators", "engine", "template", "rollout", "batching", "router", "inferencePool")
+_READ = ("model", "accelerators", "engine", "template", "rollout", "batching", "router", "inferencePool", "prefill")
 
 
 def _absent(name: str) -> Rule:

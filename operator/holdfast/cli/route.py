@@ -20,5 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
         metrics_port=arguments.metrics_port,
         linger_seconds=arguments.linger,
         policy=arguments.policy,
+        prefill=arguments.prefill,
+        model=arguments.model,
     )
     return asyncio.run(serve(options))

@@ -10,6 +10,9 @@ from holdfast.domain.engine import EngineFacts
 from holdfast.domain.taints import Toleration
 from holdfast.domain.value import value
 
+PREFILL = "prefill"
+"""The pool of engines that compute prompts for the replicas."""
+
 
 class ServiceKey(NamedTuple):
     """Namespace and name of an LLMService, and one of its pools: alike replicas with one role.

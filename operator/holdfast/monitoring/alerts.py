@@ -29,6 +29,7 @@ _LONGEST_WAKING = duration(STARTS * LONGEST_SECONDS)
 
 _NEVER_SECONDS = 1800
 _NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
+_NO_POOL = 'holdfast_service=~"[^.]+"'
 _CLASS = "The label class, if there is one, says which class of requests. "
 _LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
 _EXPLAIN = f"`holdfast explain {_NAME}` shows the measurements, the decision and its reasons"
@@ -138,8 +139,8 @@ def _services() -> Iterator[Alert]:
 def _unknown() -> Alert:
     return Alert(
         "HoldfastServiceUnknown",
-        # By namespace: a pod there can name any number of services.
-        f"count by (namespace) (count by ({SERVICE}) (vllm:num_requests_running{{{OURS}}})"
+        # By namespace: a pod there can name any number of services. What has a dot is a pool of one.
+        f"count by (namespace) (count by ({SERVICE}) (vllm:num_requests_running{{{_NO_POOL}}})"
         f" unless on ({SERVICE}) {of(series.OBJECTIVE)})",
         "15m",
         "warning",

@@ -15,6 +15,7 @@ from holdfast.rendered import names
 from holdfast.rendered.declared import engine_image, own_front_end, pod_port
 from holdfast.rendered.merge import strategic_merge
 from holdfast.rendered.names import Manifest
+from holdfast.rendered.pools import SIDE_CHANNEL_PORT
 
 LAUNCHER = f"{volumes.POD_FILES_FOLDER}/launcher.py"
 PRESTOP = f"{volumes.POD_FILES_FOLDER}/prestop.py"
@@ -26,8 +27,13 @@ TEARDOWN_SECONDS = 30
 # first, or a request that is just being sent is lost.
 KEEP_ALIVE_SECONDS = 75
 
-# Where the other pods of a group reach this one: vLLM would guess among the addresses of the pod.
-_HOST_ADDRESS: Manifest = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+# Where other pods reach this one: vLLM would guess among the addresses of the pod.
+_ADDRESS: Manifest = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+_OF_GROUP: list[Manifest] = [{"name": "VLLM_HOST_IP", **_ADDRESS}]
+_OF_POOLS: list[Manifest] = [
+    {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", **_ADDRESS},
+    {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(SIDE_CHANNEL_PORT)},
+]
 
 
 def engine_container(
@@ -77,8 +83,8 @@ def environment(
         *({"name": name, "value": value} for name, value in values.items()),
         *(_from_secret(name, reference) for name, reference in secrets.items() if reference is not None),
     ]
-    of_group = [_HOST_ADDRESS] if accelerator.nodes > 1 else []
-    return _by_name([*ours, *of_group, *spec.engine.env, *accelerator.env])
+    of_group, of_pools = _OF_GROUP if accelerator.nodes > 1 else [], _OF_POOLS if spec.prefill else []
+    return _by_name([*ours, *of_group, *of_pools, *spec.engine.env, *accelerator.env])
 
 
 def resources(spec: LLMServiceSpec, accelerator: Accelerator) -> Manifest:

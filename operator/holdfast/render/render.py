@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from holdfast.api.llmservice import Accelerator, LLMService
 from holdfast.render import activator, objects, plugin, router, unusual
@@ -13,6 +14,7 @@ from holdfast.render.settings import RenderSettings
 from holdfast.rendered import names
 from holdfast.rendered.context import AcceleratorFacts, RenderContext
 from holdfast.rendered.names import Manifest
+from holdfast.rendered.pools import prefill_pool
 
 
 def render(
@@ -28,7 +30,7 @@ def render(
         for accelerator in _listed(service, accelerators_wanted)
         if accelerator.nodes == 1 or context.group_sets
     ]
-    return (*_common(service, settings, context, workloads), *workloads)
+    return (*_common(service, settings, context, workloads), *_prefill(service, settings, context), *workloads)
 
 
 def remarks(
@@ -86,6 +88,29 @@ def _common(
         yield objects.pod_monitor(service, settings)
     if context.inference_pools and service.spec.inference_pool is not None:
         yield objects.inference_pool(service, service.spec.inference_pool.endpoint_picker)
+    yield from _files(service, settings, context, workloads)
+
+
+def _prefill(service: LLMService, settings: RenderSettings, context: RenderContext) -> Iterator[Manifest]:
+    """The prefill pool: as a service of its own, but that nobody asks it, and that its size is in its manifest."""
+    if (pool := prefill_pool(service)) is None:
+        return
+    (accelerator,) = pool.spec.accelerators
+    own = replace(context, accelerators=((accelerator.name, context.prefill),), limits=())
+    made = deployment(pool, accelerator, settings, own)
+    made["spec"]["replicas"] = pool.spec.replicas
+    yield objects.service_account(pool)
+    yield objects.disruption_budget(pool, 1)
+    if context.pod_monitor:
+        yield objects.pod_monitor(pool, settings)
+    yield from _files(pool, settings, own, [made])
+    yield made
+
+
+def _files(
+    service: LLMService, settings: RenderSettings, context: RenderContext, workloads: Sequence[Manifest]
+) -> Iterator[Manifest]:
+    """What the pods of these workloads mount."""
     if any(_mounts(manifest, pod_files_name(service, settings)) for manifest in workloads):
         yield objects.pod_files(service, settings)
     if any(_mounts(manifest, names.limits_name(service.metadata.name)) for manifest in workloads):

@@ -12,6 +12,7 @@ from holdfast.render.settings import RenderSettings
 from holdfast.rendered import names
 from holdfast.rendered.merge import strategic_merge
 from holdfast.rendered.names import Manifest
+from holdfast.rendered.pools import prefill_name
 
 _NO_DEADLINE = 2**31 - 1
 _COMPONENT = {"app.kubernetes.io/name": names.MANAGER, "app.kubernetes.io/component": "router"}
@@ -27,7 +28,10 @@ def is_wanted(service: LLMService, settings: RenderSettings) -> bool:
 
 def router(service: LLMService, declared: Router, settings: RenderSettings) -> Iterator[Manifest]:
     """Every object of it; its pods may do nothing at the API server."""
-    yield _replicas(service)
+    name = service.metadata.name
+    yield _replicas(service, names.replicas_name(name), name)
+    if service.spec.prefill is not None:
+        yield _replicas(service, names.prefill_replicas_name(name), prefill_name(name))
     if declared.replicas > 1:
         yield _disruption_budget(service)
     yield _deployment(service, declared, settings)
@@ -38,8 +42,8 @@ def selector(service: LLMService) -> dict[str, str]:
     return {names.ROUTER_LABEL: service.metadata.name}
 
 
-def _replicas(service: LLMService) -> Manifest:
-    """Headless: its name has one address for each replica.
+def _replicas(service: LLMService, name: str, pool: str) -> Manifest:
+    """Headless: its name has one address for each replica of a pool.
 
     A replica is listed from its start until it is gone. The router asks each whether it is ready: a cached answer of
     DNS may be 30 s old.
@@ -47,12 +51,12 @@ def _replicas(service: LLMService) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": names.metadata(service, names.replicas_name(service.metadata.name), _COMPONENT),
+        "metadata": names.metadata(service, name, _COMPONENT),
         "spec": {
             "type": "ClusterIP",
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {names.SERVICE_LABEL: service.metadata.name},
+            "selector": {names.SERVICE_LABEL: pool},
             "ports": [names.service_port(names.PORT_NAME, names.PORT, "http")],
         },
     }
@@ -106,8 +110,8 @@ def _container(service: LLMService, declared: Router, settings: RenderSettings) 
             {"name": names.PORT_NAME, "containerPort": names.PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": names.ROUTER_METRICS_PORT, "protocol": "TCP"},
         ],
-        # 200 while it has a replica to send requests to.
-        "readinessProbe": {**probe("/readiness"), "periodSeconds": 2},
+        # 200 while it has a replica to send requests to. For several pools vllm-router says so of its models alone.
+        "readinessProbe": {**probe("/v1/models" if service.spec.prefill else "/readiness"), "periodSeconds": 2},
         "livenessProbe": {**probe("/liveness"), "periodSeconds": 10, "failureThreshold": 6},
         "securityContext": restricted.container_security(),
         "resources": strategic_merge(_RESOURCES, declared.resources),
@@ -116,6 +120,11 @@ def _container(service: LLMService, declared: Router, settings: RenderSettings) 
 
 
 def _arguments(service: LLMService, declared: Router, settings: RenderSettings) -> list[str]:
-    replicas = f"{names.replicas_name(service.metadata.name)}.{service.metadata.namespace}.svc"
+    name, namespace = service.metadata.name, service.metadata.namespace
+    pools = []
+    if service.spec.prefill is not None:
+        prefill, model = names.prefill_replicas_name(name), service.spec.model.served_model_name
+        pools = [f"--prefill={prefill}.{namespace}.svc", f"--model={names.literal(model)}"]
     flags = [f"--policy={_POLICIES[declared.policy]}"] if declared.policy in _POLICIES else []
-    return ["route", f"--replicas={replicas}", f"--linger={settings.prestop_seconds}", *flags]
+    replicas = f"--replicas={names.replicas_name(name)}.{namespace}.svc"
+    return ["route", replicas, *pools, f"--linger={settings.prestop_seconds}", *flags]

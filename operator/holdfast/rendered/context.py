@@ -122,7 +122,7 @@ class RenderContext:
     `replicas` is the wanted size over all accelerators; `accelerators` names every one that has facts, wanted or not.
     `limits` are the limits of running engines by accelerator; without them the declared limits apply.
     `holding`: clients are led to the activator. `routed`: a router is ready to take them.
-    `max_unavailable`: replicas that evictions may leave unavailable.
+    `max_unavailable`: replicas that evictions may leave unavailable. `prefill`: facts of the prefill pool.
     """
 
     replicas: int = 1
@@ -134,6 +134,7 @@ class RenderContext:
     holding: bool = False
     routed: bool = False
     max_unavailable: int = 1
+    prefill: AcceleratorFacts = AcceleratorFacts()
 
     def facts(self, accelerator: str) -> AcceleratorFacts:
         """The facts of one accelerator, nothing known by default."""

@@ -10,6 +10,7 @@ from holdfast.api.llmservice import Accelerator, Batching, LLMService, LLMServic
 from holdfast.rendered import names
 from holdfast.rendered.model import locate_model
 from holdfast.rendered.names import POD_PORT, POD_PORT_NAME, PORT, PORT_NAME, RUST, literal
+from holdfast.rendered.pools import KV_TRANSFER, role_of
 
 ADMISSION_FLAG = "--max-num-queued-tokens"
 
@@ -55,6 +56,7 @@ def identity(spec: LLMServiceSpec, accelerator: Accelerator) -> list[str]:
         "nnodes": _if_several(accelerator.nodes),
         "max-num-seqs": batching.max_num_seqs,
         "max-num-batched-tokens": batching.max_num_batched_tokens,
+        "kv-transfer-config": KV_TRANSFER if spec.prefill else None,
     }
     flags = [f"--{flag}={literal(str(value))}" for flag, value in values.items() if value is not None]
     return [*flags, *_adapter_slots(model)]
@@ -101,8 +103,8 @@ def inputs(service: LLMService, accelerator: Accelerator) -> str:
     candidate = accelerator.model_dump(
         mode="json", by_alias=True, exclude_defaults=True, exclude={"cost_per_hour", "hardware", "max", "spot"}
     )
-    queue = names.queue_labels(service)
-    return names.short_hash([owned, candidate, engine_image(spec, accelerator), *([queue] if queue else [])])
+    queue, role = names.queue_labels(service), [role_of(service)] if spec.prefill else []
+    return names.short_hash([owned, candidate, engine_image(spec, accelerator), *([queue] if queue else []), *role])
 
 
 def engine_inputs(service: LLMService, accelerator: Accelerator) -> str:

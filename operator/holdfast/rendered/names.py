@@ -113,6 +113,11 @@ def replicas_name(service: str) -> str:
     return f"{service}-replicas"
 
 
+def prefill_replicas_name(service: str) -> str:
+    """The same Service for the engines of a prefill pool."""
+    return f"{service}-prefill-replicas"
+
+
 def activator_url(namespace: str, service: str) -> str:
     """Where the operator asks what an activator holds."""
     return f"http://{activator_name(service)}.{namespace}.svc:{ADMIN_PORT}/held"
@@ -167,11 +172,14 @@ def queue_labels(service: LLMService) -> dict[str, str]:
 
 
 def owner_reference(service: LLMService) -> Manifest:
-    """The LLMService as owner: deleting it deletes everything, nothing of it can block the deletion."""
+    """The LLMService as owner: deleting it deletes everything, nothing of it can block the deletion.
+
+    What a pool of it owns is the LLMService's.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "name": service.metadata.name,
+        "name": service.metadata.name.partition(".")[0],
         "uid": service.metadata.uid,
         "controller": True,
         "blockOwnerDeletion": False,

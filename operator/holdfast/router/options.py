@@ -12,7 +12,10 @@ POLICIES = ("round_robin", "consistent_hash")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`replicas` is a DNS name with one address for each replica."""
+    """`replicas` is a DNS name with one address for each replica, `prefill` the same of a prefill pool, or empty.
+
+    `model` is what requests call the model, needed with `prefill` only.
+    """
 
     replicas: str
     replica_port: int = PORT
@@ -20,6 +23,8 @@ class Options:
     metrics_port: int = ROUTER_METRICS_PORT
     linger_seconds: float = 15.0
     policy: str = POLICIES[0]
+    prefill: str = ""
+    model: str = ""
 
     def flags(self) -> tuple[str, ...]:
         """vllm-router's flags.
@@ -30,8 +35,13 @@ class Options:
         they are busy. A request is sent three times at most, about 0.3 and 0.9 s after the first: a dead replica is
         removed before the last. Each further one could end one more engine, where the prompt is the cause. Of 0.1.17,
         requests to /v1/messages and /v1/responses are sent once.
+
+        With a prefill pool it is started for several routers, because 0.1.17 takes further engines of a role only then;
+        of a request that two engines serve none is sent again.
         """
+        pools = ("--enable-igw", "--kv-connector=nixl") if self.prefill else ()
         return (
+            *pools,
             "--host=0.0.0.0",
             f"--port={self.port}",
             "--prometheus-host=0.0.0.0",

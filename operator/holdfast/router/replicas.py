@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _OF_ROUTER = aiohttp.ClientTimeout(total=10.0)  # it asks a new replica for its /health first
 Lookup = Callable[[str, int], Awaitable[frozenset[str] | None]]
 _NOTHING_LISTENS = 0
+REGULAR, PREFILL, DECODE = "regular", "prefill", "decode"
+"""What vllm-router calls engines that serve whole requests, and those of two pools."""
 _NO_ADDRESS = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 
@@ -42,17 +45,27 @@ class Answer(enum.Enum):
     GONE = "gone"  # nothing listens there, or it has been silent for long
 
 
-def wanted(listed: frozenset[str] | None, workers: frozenset[str], answers: Mapping[str, Answer]) -> frozenset[str]:
+def wanted(
+    listed: frozenset[str] | None, workers: frozenset[str], answers: Mapping[str, Answer], *, spared: bool = False
+) -> frozenset[str]:
     """Return the replicas to send requests to.
 
     `listed` are those of DNS, None if DNS does not answer; `workers` is the router's present list. Without a ready one
-    a replica that drains stays: it still serves, and DNS may tell of its successor later.
+    a replica that drains stays: it still serves, and DNS may tell of its successor later. Not if it is `spared`,
+    because others serve in its place.
     """
     known = workers if listed is None else listed
     answer = {url: answers.get(url, Answer.SILENT) for url in known}
     ready = {url for url in known if answer[url] is Answer.READY}
-    stays = (Answer.SILENT,) if ready else (Answer.SILENT, Answer.NOT_READY)
+    stays = (Answer.SILENT,) if ready or spared else (Answer.SILENT, Answer.NOT_READY)
     return frozenset(ready | {url for url in known & workers if answer[url] in stays})
+
+
+def roles(replicas: frozenset[str], prefill: frozenset[str]) -> dict[str, str]:
+    """What each engine does, in vllm-router's words; without a prefill engine, replicas serve whole requests."""
+    if not (replicas and prefill):
+        return dict.fromkeys(replicas, REGULAR)
+    return dict.fromkeys(prefill, PREFILL) | dict.fromkeys(replicas, DECODE)
 
 
 async def lookup(name: str, port: int) -> frozenset[str] | None:
@@ -64,42 +77,64 @@ async def lookup(name: str, port: int) -> frozenset[str] | None:
     return frozenset(_url(str(address[0]), port) for *_, address in found)
 
 
+class _Listing:
+    """What DNS lists under the name of one pool: `urls`, None if it does not answer."""
+
+    def __init__(self, lookup: Lookup, name: str, port: int) -> None:
+        self.urls: frozenset[str] | None = None
+        self._ask = functools.partial(lookup, name, port)
+        self._looked_up_at = -LOOKUP_SECONDS
+        self._asking: asyncio.Future[frozenset[str] | None] | None = None
+
+    async def look_up(self) -> None:
+        """Ask DNS if it is time; the last answer stays until the next one, so that a slow DNS keeps no dead replica."""
+        now = asyncio.get_running_loop().time()
+        if self._asking is None and now - self._looked_up_at >= LOOKUP_SECONDS:
+            self._looked_up_at = now
+            self._asking = asyncio.ensure_future(self._ask())
+        if self._asking is not None and (await asyncio.wait((self._asking,), timeout=_LOOKUP_TIMEOUT_SECONDS))[0]:
+            answered, self._asking = self._asking, None
+            self.urls = answered.result()
+
+
 class Replicas:
-    """Keeps a router's list of replicas."""
+    """Keeps a router's list of replicas, and of the engines of a prefill pool."""
 
     def __init__(self, options: Options, session: aiohttp.ClientSession, lookup: Lookup = lookup) -> None:
         self._options = options
         self._session = session
-        self._lookup = lookup
         self._router = f"http://127.0.0.1:{options.port}"
-        self._listed: frozenset[str] | None = None
-        self._looked_up_at = -LOOKUP_SECONDS
-        self._asking: asyncio.Future[frozenset[str] | None] | None = None
+        self._replicas = _Listing(lookup, options.replicas, options.replica_port)
+        self._prefill = _Listing(lookup, options.prefill, options.replica_port) if options.prefill else None
         self._silent_since: dict[str, float] = {}
 
     async def look(self) -> None:
         """Compare the router's list with what is there, and write the difference; raises if the router is away."""
         workers = await self._workers()
-        await self._look_up()
+        pools = [self._replicas, *([self._prefill] if self._prefill else [])]
+        await asyncio.gather(*(pool.look_up() for pool in pools))
+        prefill = frozenset(url for url, role in workers.items() if role == PREFILL)
+        now = [frozenset(workers) - prefill, prefill][: len(pools)]
         # Nobody else's address is asked, though clients can add any to the router's list.
-        candidates = sorted(workers if self._listed is None else self._listed)
-        target = wanted(self._listed, workers, await self._answers(candidates))
-        await asyncio.gather(*(self._tell("remove_worker", url) for url in workers - target))
-        await asyncio.gather(*(self._tell("add_worker", url) for url in target - workers))
+        known = (own if pool.urls is None else pool.urls for pool, own in zip(pools, now, strict=True))
+        answers = await self._answers(sorted(frozenset().union(*known)))
+        found = [
+            wanted(pool.urls, own, answers, spared=pool is self._prefill) for pool, own in zip(pools, now, strict=True)
+        ]
+        await self._write(workers, roles(found[0], found[1] if self._prefill else frozenset()))
 
-    async def _look_up(self) -> None:
-        """Ask DNS if it is time; the last answer stays until the next one, so that a slow DNS keeps no dead replica."""
-        now = asyncio.get_running_loop().time()
-        if self._asking is None and now - self._looked_up_at >= LOOKUP_SECONDS:
-            self._looked_up_at = now
-            self._asking = asyncio.ensure_future(self._lookup(self._options.replicas, self._options.replica_port))
-        if self._asking is not None and (await asyncio.wait((self._asking,), timeout=_LOOKUP_TIMEOUT_SECONDS))[0]:
-            answered, self._asking = self._asking, None
-            self._listed = answered.result()
+    async def _write(self, workers: Mapping[str, str], target: Mapping[str, str]) -> None:
+        await asyncio.gather(*(self._remove(url) for url, role in workers.items() if target.get(url) != role))
+        await asyncio.gather(*(self._add(url, role) for url, role in target.items() if workers.get(url) != role))
 
-    async def _workers(self) -> frozenset[str]:
-        async with self._session.get(f"{self._router}/list_workers", timeout=_OF_ROUTER) as answer:
-            return frozenset((await answer.json())["urls"])
+    async def _workers(self) -> dict[str, str]:
+        """The router's list: the role of each engine."""
+        path = "workers" if self._prefill else "list_workers"
+        async with self._session.get(f"{self._router}/{path}", timeout=_OF_ROUTER) as answer:
+            said = await answer.json()
+        if self._prefill:
+            return {each["url"]: each["worker_type"] for each in said["workers"]}
+        return dict.fromkeys(said["urls"], REGULAR)
 
     async def _answers(self, urls: Sequence[str]) -> dict[str, Answer]:
         answers = dict(zip(urls, await asyncio.gather(*map(self._ask, urls)), strict=True))
@@ -127,9 +162,19 @@ class Replicas:
         except (aiohttp.ClientError, TimeoutError):
             return None
 
-    async def _tell(self, what: str, url: str) -> None:
+    async def _add(self, url: str, role: str) -> None:
+        if self._prefill:
+            await self._tell("workers", url, json={"url": url, "worker_type": role, "model_id": self._options.model})
+        else:
+            await self._tell("add_worker", url, params={"url": url})
+
+    async def _remove(self, url: str) -> None:
+        await self._tell("remove_worker", url, params={"url": url})
+
+    async def _tell(self, what: str, url: str, **said_of_it: Mapping[str, str]) -> None:
         try:
-            async with self._session.post(f"{self._router}/{what}", params={"url": url}, timeout=_OF_ROUTER) as answer:
+            asked = self._session.post(f"{self._router}/{what}", timeout=_OF_ROUTER, **said_of_it)  # type: ignore[arg-type]
+            async with asked as answer:
                 said = (await answer.text()).strip()
                 _LOG.info("%s %s: %s", what, url, said)
         except (aiohttp.ClientError, TimeoutError) as error:

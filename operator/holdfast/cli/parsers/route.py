@@ -33,6 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--policy", choices=POLICIES, default=DEFAULTS.policy, help="how a replica is chosen (default %(default)s)"
     )
+    parser.add_argument("--prefill", default="", help="the same name of a prefill pool, if there is one")
+    parser.add_argument("--model", default="", help="what requests call the model; needed with --prefill")
 
 
 def _port(text: str) -> int:

@@ -22,7 +22,7 @@ from holdfast.api.quantities import some_of
 from holdfast.api.reasons import Reason
 from holdfast.control.objects.plan import Plan, fingerprint
 from holdfast.domain.cluster import ClusterProblem, ReplicaPhase
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import PREFILL, ServiceKey
 from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.render import RenderSettings, activator, render, router
 from holdfast.render.refusals import refusal_told
@@ -32,9 +32,11 @@ from holdfast.rendered.names import (
     engines_name,
     limits_name,
     owner_reference,
+    prefill_replicas_name,
     replicas_name,
     router_name,
 )
+from holdfast.rendered.pools import prefill_name
 
 _LOG = logging.getLogger(__name__)
 _IMMUTABLE = "field is immutable"  # validation.FieldImmutableErrorMsg of Kubernetes
@@ -285,8 +287,10 @@ class Objects:
 
     async def _prune(self, state: _ObjectsState, part: ServiceParts, leftovers: tuple[Live, ...], now: float) -> None:
         """Delete pod files of earlier revisions to which no ReplicaSet and no pod refers any more."""
-        key = part.spec.key
-        named = await named_config_maps(self._api, key, [live.name for live in leftovers])
+        key, names = part.spec.key, [live.name for live in leftovers]
+        named = await named_config_maps(self._api, key, names)
+        if part.prefill is not None:
+            named |= await named_config_maps(self._api, key._replace(pool=PREFILL), names)
         for live in leftovers:
             if live.name not in named:
                 await delete(self._api, live_path(key.namespace, live.kind, live.name), live.uid)
@@ -373,6 +377,7 @@ def _unwanted(part: ServiceParts, manifests: Iterable[Manifest], *, led: bool) -
     """Optional objects that should not exist now; Deployments are removed by the plan, pod files when unused."""
     rendered = _identities(manifests)
     named = {("ConfigMap", limits_name(part.spec.key.name)), *_of_activator(part, led=led), *_of_router(part, led=led)}
+    named |= set(_of_prefill(part))
     # After an edit of accelerators[].nodes; until its successor is there, the workload of the other kind serves.
     replaced = {live.name for live in part.live if live.kind in WORKLOADS and (live.kind, live.name) in rendered}
     for live in part.live:
@@ -404,6 +409,17 @@ def _of_router(part: ServiceParts, *, led: bool) -> set[tuple[str, str]]:
     return {("Service", replicas_name(part.spec.key.name))}
 
 
+def _of_prefill(part: ServiceParts) -> Iterator[tuple[str, str]]:
+    """Objects of a prefill pool. While there is one, its pod files stay until no Deployment refers to them."""
+    name = part.spec.key.name
+    pool = prefill_name(name)
+    yield "Service", prefill_replicas_name(name)
+    for live in part.live:
+        kept = part.prefill is not None and live.name.startswith(f"{pool}-pod-")
+        if not kept and (live.name == pool or live.name.startswith(f"{pool}-")):
+            yield live.kind, live.name
+
+
 def _leftovers_due(state: _ObjectsState, part: ServiceParts, now: float) -> tuple[Live, ...]:
     """The pod files to check now: none while replicas are replaced or drain, or soon after the last check."""
     if any(placement.rolling_out or not placement.observed for placement in part.placements):
@@ -418,14 +434,16 @@ def _leftovers_due(state: _ObjectsState, part: ServiceParts, now: float) -> tupl
 
 def _old_files(part: ServiceParts) -> tuple[Live, ...]:
     """Pod files to which no Deployment of the service refers; without a Deployment none counts as old."""
-    templates = [item.rendered.template_json if item.rendered else "" for item in part.deployed]
+    pool = [part.prefill.deployed] if part.prefill and part.prefill.deployed else []
+    templates = [item.rendered.template_json if item.rendered else "" for item in (*part.deployed, *pool)]
     if not templates or "" in templates:
         return ()
-    prefix = f"{part.spec.key.name}-pod-"
+    name = part.spec.key.name
+    prefixes = (f"{name}-pod-", *([f"{prefill_name(name)}-pod-"] if pool else []))
     return tuple(
         live
         for live in part.live
-        if live.kind == "ConfigMap" and live.name.startswith(prefix) and part.spec.uid in live.owners
+        if live.kind == "ConfigMap" and live.name.startswith(prefixes) and part.spec.uid in live.owners
         if not any(live.name in template for template in templates)
     )
 

@@ -22,6 +22,7 @@ from holdfast.render.arguments import TLS_FOLDER
 from holdfast.rendered.batching import Tuned, with_limits
 from holdfast.rendered.declared import revision
 from holdfast.rendered.names import activator_name, router_name
+from holdfast.rendered.pools import prefill_pool, prefill_workload
 from holdfast_engine.objectives.rules import Limits
 
 
@@ -29,9 +30,9 @@ from holdfast_engine.objectives.rules import Limits
 class Plan:
     """The writes that follow from a decision.
 
-    `accelerators` are rendered; `create` maps new Deployments to their first size, `fronts` does the same for activator
-    and router; `shrink`, `grow` and `delete` name existing workloads. `restart` is the leader of a group whose pods are
-    made anew, by name and uid.
+    `accelerators` are rendered; `create` maps new Deployments to their first size, `fronts` does the same for those of
+    activator, router and prefill pool; `shrink`, `grow` and `delete` name existing workloads. `restart` is the leader
+    of a group whose pods are made anew, by name and uid.
 
     Shrinking precedes creating and growing. So the sum of sizes never exceeds the larger of the previous and the
     decided sum, even if the operator dies in between. `spare` more replicas than decided are allowed; None under a
@@ -121,6 +122,7 @@ def plan(
             holding=decision.holding,
             routed=part.router is not None and part.router.away_since is None,
             max_unavailable=decision.max_unavailable,
+            prefill=_prefill_facts(part),
         ),
         create={
             deployment_name(part.spec.key.name, name): targets[name].replicas for name in wanted if name not in deployed
@@ -139,12 +141,18 @@ def _spare(part: ServiceParts, decided: int) -> int | None:
 
 
 def _fronts(part: ServiceParts, activator: bool, router: bool) -> dict[str, int]:
-    """Deployments in front of the replicas that do not exist; none where Deployments are not watched."""
-    name, declared = part.spec.key.name, part.service.spec.router
+    """Deployments of fixed size that do not exist; none where Deployments are not watched."""
+    name, declared, pool = part.spec.key.name, part.service.spec.router, prefill_pool(part.service)
     sizes = {activator_name(name): 1} if activator else {}
     sizes |= {router_name(name): declared.replicas} if router and declared else {}
+    sizes |= {prefill_workload(pool): pool.spec.replicas or 0} if pool else {}
     shown = {deployment: part.shown("Deployment", deployment) for deployment in sizes}
     return {deployment: sizes[deployment] for deployment, live in shown.items() if live is not None and not live.uid}
+
+
+def _prefill_facts(part: ServiceParts) -> AcceleratorFacts:
+    deployed = part.prefill.deployed if part.prefill else None
+    return AcceleratorFacts(deployed=deployed.rendered if deployed else None)
 
 
 def _size(targets: Mapping[str, PlacementTarget], name: str) -> int:

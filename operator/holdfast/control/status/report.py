@@ -12,11 +12,13 @@ from holdfast.api import conditions, status
 from holdfast.api.conditions import Condition, ConditionType, Status
 from holdfast.api.reasons import Reason
 from holdfast.control.status.explanation import capacity_source, explained
+from holdfast.control.status.pools import pools_of, with_prefill
 from holdfast.domain.cluster import Adoption, ReplicaPhase
 from holdfast.domain.decision import Action, CapacityView, ClassView, ConditionValue, Decision, Verdict
 from holdfast.domain.engine import EngineFacts
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.render import service_url
+from holdfast.rendered.pools import prefill_pool
 
 _STARTING = (ReplicaPhase.STARTING, ReplicaPhase.UNSCHEDULABLE, ReplicaPhase.FAILING)
 _HOUR = 3600.0
@@ -48,7 +50,7 @@ def status_of(
     to those of the decision. `digests` are those of the service's objects.
     """
     stamp = iso(now)
-    values = with_adoption((*with_remarks(decision.conditions, remarks), *found), part)
+    values = with_adoption((*with_remarks(with_prefill(decision.conditions, part), remarks), *found), part)
     merged = _conditions(values, decision.generation, old, stamp, decision.slo.pending)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
@@ -60,6 +62,7 @@ def status_of(
         slo=status.SLOStatus(**_slo(part, decision)),
         capacity=None if decision.capacity is None else status.CapacityStatus(**_capacity(decision.capacity)),
         placements=_placements(part, decision),
+        pools=pools_of(part, decision),
         batching=batching,
         cold_start_seconds=decision.cold_start_seconds,
         cost=None if (cost := _cost(part, decision)) is None else status.CostStatus(**cost),
@@ -75,7 +78,7 @@ def standing(part: ServiceParts, decision: Decision, now: float) -> tuple[Condit
     What is published holds more than a decision: remedies, remarks about the pods, and the condition of the fast loop.
     """
     published = {each.type: each for each in conditions.conditions_of(part.service.status)}
-    values = with_adoption(decision.conditions, part)
+    values = with_adoption(with_prefill(decision.conditions, part), part)
     decided = {
         each.type: each
         for each in _conditions(values, decision.generation, part.service.status, iso(now), decision.slo.pending)
@@ -275,10 +278,15 @@ def _engine(facts: EngineFacts) -> status.EngineStatus:
 
 
 def cost_per_hour(part: ServiceParts) -> float | None:
-    """Return dollars per hour of all replicas with a GPU now; None without any, or with an unknown price."""
+    """Return dollars per hour of all engines with a GPU now; None without any, or with an unknown price."""
     listed = {option.name: option.cost_per_replica_hour for option in part.spec.accelerators}
+    pool = prefill_pool(part.service)
+    of_pool = {each.name: each.replica_cost_per_hour for each in (pool.spec.accelerators if pool else ())}
     prices = [
-        listed.get(replica.accelerator) for replica in part.replicas if replica.phase is not ReplicaPhase.UNSCHEDULABLE
+        prices.get(replica.accelerator)
+        for prices, replicas in ((listed, part.replicas), (of_pool, part.prefill.replicas if part.prefill else ()))
+        for replica in replicas
+        if replica.phase is not ReplicaPhase.UNSCHEDULABLE
     ]
     known = [price for price in prices if price is not None]
     return sum(known) if known and len(known) == len(prices) else None

@@ -21,7 +21,7 @@ from holdfast.control.writes.actuator import Actuator
 from holdfast.domain.activator import Activator
 from holdfast.domain.benchmark import Measured, newest
 from holdfast.domain.cluster import NodeOffer
-from holdfast.domain.service import ServiceKey
+from holdfast.domain.service import PREFILL, ServiceKey
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.endpoints.activators import ActivatorSource, NoActivators
@@ -273,9 +273,10 @@ def _may_be_held(part: ServiceParts) -> bool:
 
 def _request(part: ServiceParts) -> TrafficRequest:
     on_trial = any(placement.batching_before is not None for placement in part.placements)
-    target = (part.adoption.workload.name, part.spec.accelerators[0].name) if part.adoption else ()
+    target = (part.adoption.workload.name, part.spec.accelerators[0].name) if part.adoption else ("", "")
     uid, born_at = part.spec.uid, epoch(part.born)
-    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, uid, born_at, *target)
+    pools = () if part.prefill is None else (part.spec.key._replace(pool=PREFILL),)
+    return TrafficRequest(part.spec.key, part.spec.slo, part.replicas, on_trial, uid, born_at, *target, pools)
 
 
 def _answered(traffic: Traffic) -> bool:

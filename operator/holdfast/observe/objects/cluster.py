@@ -21,7 +21,7 @@ from holdfast.api.reasons import Reason
 from holdfast.api.template_rules import NO_PRIVILEGES
 from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import Adoption, ClusterProblem, NodeOffer, Placement, Replica, Workload
-from holdfast.domain.service import ServiceKey, ServiceSpec, key_of
+from holdfast.domain.service import PREFILL, ServiceKey, ServiceSpec, key_of
 from holdfast.domain.snapshot import Recalled
 from holdfast.observe.objects import body_pruning, mapping
 from holdfast.observe.objects.applied import applier_without_pin, fields_not_stored
@@ -38,6 +38,7 @@ from holdfast.observe.objects.vllm_container import engine_url
 from holdfast.rendered import context
 from holdfast.rendered.live import Live
 from holdfast.rendered.names import FOLLOWERS, SERVICE_LABEL, deployment_name, router_name, workload_kind
+from holdfast.rendered.pools import prefill_pool, prefill_workload
 from holdfast_engine.objectives.rules import Limits
 
 
@@ -115,6 +116,14 @@ class ObservedDeployment:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillPool:
+    """The prefill pool of a service as it runs: of fixed size, and so no part of decisions."""
+
+    replicas: tuple[Replica, ...] = ()
+    deployed: ObservedDeployment | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceParts:
     """One service as declared and as it runs.
 
@@ -126,6 +135,7 @@ class ServiceParts:
     `urls`: where the API servers of its pods listen, by the pods' names.
     `not_stored`: fields of the applied manifest that the stored object lacks (see `applied`).
     `router`: the Deployment of its router. `leaders`: name and uid of the leader of each of its groups of pods.
+    `prefill`: its prefill pool, if it declares one.
     """
 
     service: LLMService
@@ -144,6 +154,7 @@ class ServiceParts:
     not_stored: tuple[str, ...] = ()
     router: ObservedDeployment | None = None
     leaders: tuple[tuple[str, str], ...] = ()
+    prefill: PrefillPool | None = None
 
     @property
     def selector(self) -> str:
@@ -217,6 +228,7 @@ class _Shown(NamedTuple):
     limits: LimitsByAccelerator
     ended: tuple[Replica, ...]
     closing: frozenset[str]
+    prefill: tuple[tuple[Pod, ...], tuple[ObservedDeployment, ...]] = ((), ())
 
 
 class ClusterView:
@@ -342,15 +354,17 @@ class ClusterView:
         """Return one service; the identical object if nothing changed, so that callers can compare by identity."""
         pods = tuple(self._pods.get(key, ()))
         followers = self._followers(key) if any(pod.member for pod in pods) else ()
+        pool = key._replace(pool=PREFILL)
         shown = _Shown(
             (*declared, self._watched),
             tuple(self._deployments.get(key, ())),
-            tuple(self._live.get(key, ())),
+            (*self._live.get(key, ()), *self._live.get(pool, ())),
             pods,
             followers,
             next(iter(self._limits.get(key, ())), ()),
             newest((*self._ended.get(key, ()), *self._ended_groups.of(key))),
             closing and closing.intersection(pod.replica.node for pod in (*pods, *followers)),
+            (tuple(self._pods.get(pool, ())), tuple(self._deployments.get(pool, ()))),
         )
         before = self._made.get(key)
         if before is not None and before[0] == shown:
@@ -365,7 +379,7 @@ class ClusterView:
     def _make(self, declared: Declared, shown: _Shown) -> ServiceParts:
         service, spec, born, not_stored = declared
         deployed = tuple(item for item in shown.deployments if _is_ours(item, spec))
-        live = [*shown.live, *(item.live for item in shown.deployments if item.live)]
+        live = [*shown.live, *(item.live for item in (*shown.deployments, *shown.prefill[1]) if item.live)]
         live.sort(key=lambda item: (item.kind, item.name))
         pods = sorted(shown.pods, key=lambda pod: pod.replica.name)
         replicas = (_replica(pod, shown.followers) for pod in pods)
@@ -385,6 +399,7 @@ class ClusterView:
             not_stored=not_stored,
             router=next((item for item in shown.deployments if _is_router(item, spec)), None),
             leaders=tuple((pod.replica.name, pod.uid) for pod in pods if pod.member),
+            prefill=_prefill_pool(pool, spec, *shown.prefill) if (pool := prefill_pool(service)) else None,
         )
 
     def invalid(self) -> tuple[Invalid, ...]:
@@ -430,6 +445,14 @@ def _replica(pod: Pod, followers: Iterable[Pod]) -> Replica:
     name = pod.replica.name
     own = [each.replica for each in followers if each.member is not None and each.member.leader == name]
     return joined(pod.replica, pod.member, sorted(own, key=lambda follower: follower.name))
+
+
+def _prefill_pool(
+    pool: LLMService, spec: ServiceSpec, pods: Iterable[Pod], deployments: Iterable[ObservedDeployment]
+) -> PrefillPool:
+    name = prefill_workload(pool)
+    deployed = (item for item in deployments if item.placement.workload.name == name and _is_owned(item, spec))
+    return PrefillPool(tuple(sorted((pod.replica for pod in pods), key=lambda each: each.name)), next(deployed, None))
 
 
 async def _index_deployment(body: kopf.Body, **_: Any) -> dict[ServiceKey, ObservedDeployment]:

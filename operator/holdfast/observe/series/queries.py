@@ -60,7 +60,9 @@ QUEUE_FLOW = "queue_flow"
 WAITING_BY_REASON = "num_requests_waiting_by_reason"
 
 ARRIVED, GOOD, BAD = "requests_arrived_total", "requests_good_total", "requests_bad_total"
-JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total")
+HANDED_OVER = "requests_handed_over_total"
+"""What a prefill engine leaves to the replica that goes on with a request."""
+JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total", HANDED_OVER)
 """What the plugin counts (holdfast: in place of vllm:)."""
 BY_CLASS = frozenset({GOOD, BAD})
 """What is read by class as well: without classes these are no more rows."""

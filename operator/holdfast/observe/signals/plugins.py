@@ -50,10 +50,15 @@ class PluginCounts:
             self.nonsense = True
 
     def exact(self, slo: Slo, engines: int, copies: float) -> ExactCounts | None:
-        """The counts, if they cover all requests; every engine was scraped `copies` times on average."""
+        """The counts, if they cover all requests; every engine was scraped `copies` times on average.
+
+        What was handed over did not arrive here: the engine that goes on with it counts it.
+        """
         if not self.judge(slo):
             return None
         counts = {name: max(0.0, value) / copies for name, value in self.counts.items()}
+        if handed_over := counts.pop("handed_over", 0.0):
+            counts["arrived"] = counts.get("arrived", 0.0) - handed_over
         return ExactCounts(engines=engines, engine_timed=0.0 if self.client_times else engines, **counts)
 
     def judge(self, slo: Slo) -> bool:

@@ -204,7 +204,8 @@ class PrometheusSource:
         tiers = histogram_edges.tiers((request.key.label, request.slo) for request in asked) if some else ()
         fast = queries.fast_queries(self.window, wanted, tiers)
         if some:
-            fast = tuple(queries.narrowed(query, keys) for query in fast)
+            pools = [key for request in asked for key in request.keys]
+            fast = tuple(queries.narrowed(query, pools) for query in fast)
         answers = await ask(combined_queries.bundled(fast, together), now)
         answers = await self._in_thread(functools.partial(combined_queries.unbundled, answers))
         trials = {request.key: request.slo for request in asked if request.on_trial}

@@ -28,6 +28,7 @@ from holdfast.observe.series.samples import QueryResult, Sample, service_key, us
 from holdfast.observe.signals import batch, plugins
 from holdfast.observe.signals.counts import Counts, number
 from holdfast.observe.signals.foreign_engines import ForeignEngineTracker
+from holdfast.observe.signals.pools import ByAccelerator, with_ended
 from holdfast.observe.signals.signal_quality import SignalFacts, judge, unlabelled_detail
 from holdfast.observe.signals.slow_queries import SlowSignals
 
@@ -42,7 +43,8 @@ class TrafficRequest:
 
     `target` names the Deployment that it sizes as it is, whose pods lack Holdfast's labels; `accelerator` is theirs.
     `on_trial`: one of its revisions is compared with the current one. `uid` tells it from others of the same name;
-    `born_at` is its creation time (seconds since the epoch), None if unknown.
+    `born_at` is its creation time (seconds since the epoch), None if unknown. `pools`: those of its pools that hand
+    their requests over.
     """
 
     key: ServiceKey
@@ -53,6 +55,12 @@ class TrafficRequest:
     born_at: float | None = None
     target: str = ""
     accelerator: str = ""
+    pools: tuple[ServiceKey, ...] = ()
+
+    @property
+    def keys(self) -> tuple[ServiceKey, ...]:
+        """Its own, and those of its other pools."""
+        return self.key, *self.pools
 
 
 def unreachable(detail: str) -> Traffic:
@@ -151,24 +159,29 @@ class _Table:
         facts = self._facts(request, cells)
         state, detail = judge(facts)
         newest, failing_pods = facts.newest(), _failing(cells, request.slo, facts)
+        others = [values for key in request.pools for values in self._cells.get(key, {}).values()]
+        ended = [values.plugins.exact(request.slo, 0, values.mean_copies()) for values in others]
         return Traffic(
             state=state,
             detail=detail,
             interval_seconds=self._span.interval_seconds,
             sample_age_seconds=None if newest is None else max(0.0, self._now - newest),
-            by_accelerator=tuple(
-                (
-                    name,
-                    _accelerator_traffic(cells[name], request.slo, facts.reporting(name), self._span.interval_seconds),
-                )
-                for name in sorted(cells)
-                if name  # a row without an accelerator cannot be used for sizing
+            by_accelerator=with_ended(
+                self._by_accelerator(cells, request.slo, facts), [each for each in ended if each is not None]
             ),
             plugins=self._engines.get(request.key, ()),
-            classes=_by_class(cells.values(), request.slo),
+            classes=_by_class((*cells.values(), *others), request.slo),
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
             failing=tuple(sorted(failing_pods)),
             lagging=tuple(sorted(set(_lagging(cells, request.slo, facts)) - failing_pods)),
+        )
+
+    def _by_accelerator(self, cells: Mapping[str, Counts], slo: Slo, facts: SignalFacts) -> ByAccelerator:
+        seconds = self._span.interval_seconds
+        return tuple(
+            (name, _accelerator_traffic(cells[name], slo, facts.reporting(name), seconds))
+            for name in sorted(cells)
+            if name  # a row without an accelerator cannot be used for sizing
         )
 
     def _facts(self, request: TrafficRequest, cells: Mapping[str, Counts]) -> SignalFacts:
