@@ -121,3 +121,18 @@ def test_an_unknown_link_between_nodes_is_said(nodes: int, said: bool) -> None:
     of = service({"accelerators": [{"name": "h100", "count": 16, "nodes": nodes}]})
     found = remarks(of, ["h100"], RenderContext(group_sets=True))
     assert any("link between the 2 nodes" in remark for remark in found) is said
+
+
+@pytest.mark.parametrize(
+    ("shape", "spread"),
+    [
+        ({"count": 16}, True),
+        ({"parallelism": {"tensor": 16}}, True),
+        ({"parallelism": {"tensor": 8, "pipeline": 2}}, False),
+        ({"parallelism": {"tensor": 4, "pipeline": 4}}, False),
+    ],
+)
+def test_layers_that_are_spread_over_nodes_are_said_with_the_remedy(shape: dict[str, Any], spread: bool) -> None:
+    of = service({"accelerators": [{"name": "h100", "nodes": 2, **shape}]})
+    (remark,) = [r for r in remarks(of, ["h100"], RenderContext(group_sets=True)) if "link between" in r]
+    assert remark.endswith("waits for that link: set parallelism.tensor to 8 and pipeline to 2") is spread

@@ -48,7 +48,9 @@ def _unknown(spec: ServiceSpec) -> Iterator[str]:
     for option in spec.accelerators:
         if option.nodes > 1:
             why = "the speed of the link between nodes is unknown"
-            yield f"{option.name}: planned as if all GPUs were on one node, because {why}"
+            spread = "; each layer waits for it: set parallelism.tensor to those of one node, and pipeline"
+            told = f"{option.name}: planned as if all GPUs were on one node, because {why}"
+            yield told + spread * (option.tensor > option.gpus_per_pod)
 
 
 def _rooflines(found: Sequence[Offer]) -> Iterator[str]:

@@ -45,10 +45,15 @@ def unknown_link(accelerator: Accelerator) -> str:
     """What the estimate of a group's capacity leaves out."""
     if accelerator.nodes == 1:
         return ""
-    return (
+    found = (
         f"{accelerator.name}: the speed of the link between the {accelerator.nodes} nodes of a replica is unknown, so "
         "its capacity is estimated as on one node until requests were measured"
     )
+    per_node = accelerator.count // accelerator.nodes
+    if accelerator.sharing.tensor <= per_node:
+        return found
+    remedy = f"set parallelism.tensor to {per_node} and pipeline to {accelerator.nodes}"
+    return f"{found}; each layer is spread over the nodes and waits for that link: {remedy}"
 
 
 def _variables(service: LLMService, accelerator: Accelerator) -> dict[Any, Any]:
