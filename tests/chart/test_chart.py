@@ -327,7 +327,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         ("", "nodes"): {"list", "watch"},
         ("resource.k8s.io", "resourceslices"): {"list", "watch"},
         ("resource.k8s.io", "deviceclasses"): {"list", "watch"},
-        ("", "pods"): {"list", "watch", "patch"},
+        ("", "pods"): {"list", "watch", "patch", "delete"},
         ("", "events"): {"create"},
         ("", "resourcequotas"): {"get", "list", "watch"},
         ("", "persistentvolumeclaims"): {"get"},
