@@ -859,11 +859,28 @@ _ENGINE = (
         "remove maxShare, or priority",
     ),
     Refusal(
-        "batch with an end that nothing keeps",
-        _classes({"name": "night", "kind": "Batch", "finishWithin": "8h"}),
-        "finishWithin",
-        "spelling",
-        "unknown field",
+        "an objective of batch that has a time to be done in",
+        _classes({"name": "night", "kind": "Batch", "finishWithin": "8h", "objective": "99%"}),
+        "spec.slo.classes[0].objective",
+        "do not count which batch requests are done in time",
+    ),
+    *(
+        Refusal(
+            f"a time to be done in for {each.get('kind', 'no kind')}",
+            _classes({"name": "a", "finishWithin": "8h", **each}),
+            "spec.slo.classes[0].finishWithin",
+            "set kind: Batch",
+        )
+        for each in ({}, {"kind": "Interactive"})
+    ),
+    *(
+        Refusal(
+            f"batch to be done within {value}",
+            _classes({"name": "night", "kind": "Batch", "finishWithin": value}),
+            "spec.slo.classes[0].finishWithin",
+            "from 1m to 7d",
+        )
+        for value in ("59s", "8d", "0s", "-1h", "8", "NaN", "Infm")
     ),
     Refusal("a kind of no class", _classes({"name": "a", "kind": "Nightly"}), "spec.slo.classes[0].kind", "Batch"),
     Refusal(
@@ -1388,6 +1405,10 @@ ACCEPTED = (
     ),
     Accepted("classes", _classes(PREMIUM, {"name": "bulk", "ttft": "1m", "e2e": "10m", "priority": -1})),
     Accepted("a class for batch", _classes({"name": "night", "kind": "Batch", "priority": -1})),
+    *(
+        Accepted(f"batch within {value}", _classes({"name": "night", "kind": "Batch", "finishWithin": value}))
+        for value in ("1m", "8h", "7d", "90m")
+    ),
     Accepted("shares of classes", _classes({"name": "a", "minShare": "12.5%"}, {"name": "b", "maxShare": "100%"})),
     Accepted("classes that no request may name", {"slo": {"classes": [PREMIUM], "claim": "None"}}),
     Accepted("the front end in Rust", {"engine": {"frontEnd": "Rust"}}),

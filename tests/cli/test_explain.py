@@ -383,3 +383,12 @@ def test_the_class_that_is_hardest_to_keep_is_named_with_the_budget_of_each() ->
     assert any("attainment 99% of class premium, the hardest to keep, over 1h" in line for line in lines)
     assert "Class       premium: attainment 99% of 9000 requests, objective 99.9%, budget remaining -900%" in lines
     assert "Class       bulk: attainment unknown of 0 requests, objective 90%, budget remaining unknown" in lines
+
+
+def test_batch_work_is_told_with_the_time_that_it_has() -> None:
+    classes = [{"name": "nightly", "kind": "Batch", "finishWithin": "8h"}, {"name": "rest", "kind": "Batch"}]
+    batch = [{"name": "nightly", "unfinished": 120.0, "donePerMinute": 30.0}, {"name": "rest"}]
+    spec = {"slo": {"ttft": "1s", "tpot": "50ms", "classes": classes}}
+    lines = explain.present({"spec": spec, "status": {"slo": {"batch": batch}}})
+    assert "Batch       nightly: 120 unfinished, 30 done per minute, to be done within 8h" in lines
+    assert "Batch       rest: unknown unfinished, unknown done per minute" in lines

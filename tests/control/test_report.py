@@ -12,7 +12,16 @@ from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.status.report import FIGURES, condition_news, figures, invalid_status, is_warning, status_of
-from holdfast.domain.decision import Action, Candidate, CapacityView, ClassView, Explanation, SloView, Verdict
+from holdfast.domain.decision import (
+    Action,
+    BatchView,
+    Candidate,
+    CapacityView,
+    ClassView,
+    Explanation,
+    SloView,
+    Verdict,
+)
 from holdfast.domain.engine import EngineFacts
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Concurrency, LatencyQuantiles
@@ -44,6 +53,14 @@ def test_status_says_how_each_class_did() -> None:
     assert status_of(part, decided, NONE, {}, now=0.0)["slo"]["hardestClass"] == "premium"
     assert status_of(part, decided, NONE, {}, now=0.0)["slo"]["classes"] == said
     assert figures(part, decided)["slo"]["classes"] == said
+
+
+def test_status_says_how_much_batch_work_is_left() -> None:
+    part = parts(ready={"h100": 2}, sizes={"h100": 2})
+    batch = (BatchView("nightly", 120.0, 0.5, 3600.0), BatchView("rest", None, 0.0, None))
+    decided = replace(decision(part, Action.HOLD, h100=2), slo=SloView(batch=batch))
+    said = [{"name": "nightly", "unfinished": 120.0, "donePerMinute": 30.0}, {"name": "rest", "donePerMinute": 0.0}]
+    assert status_of(part, decided, NONE, {}, now=0.0)["slo"]["batch"] == said
 
 
 def test_what_is_not_known_is_left_out_and_never_zero() -> None:

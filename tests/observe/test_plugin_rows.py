@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.engine import EngineState, ExactCounts, PluginMode
-from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
+from holdfast.domain.signals import NO_BATCH, AcceleratorTraffic, BatchClassTraffic, SignalState, Traffic
 from holdfast.observe.series.samples import Sample
 from holdfast.observe.signals import traffic
 from holdfast.observe.signals.slow_queries import SlowSignals
@@ -188,6 +188,32 @@ def test_a_number_of_batch_requests_that_makes_no_sense_changes_nothing(value: f
     plain = on_h100(seen(COVERED, *COUNTS, **VLLM))
     rows = [sample(value, metric="batch_requests", state="running")]
     assert on_h100(seen(COVERED, *COUNTS, *rows, **VLLM)) == plain
+
+
+def by_class(unfinished: float, done: float, name: str = "night", **more: str) -> list[Sample]:
+    labels = {"class": name, **more}
+    return [
+        sample(unfinished, metric="unfinished", **labels),
+        sample(done, metric="batch_requests_ended_total", **labels),
+    ]
+
+
+def test_batch_requests_are_counted_by_class() -> None:
+    found = seen(
+        COVERED,
+        *BATCH,
+        *by_class(9.0, 2.0),
+        *by_class(0.0, 1.0, "rest"),
+        *by_class(0.5, 0.0, holdfast_accelerator="l40s"),
+    )
+    assert found.batch.classes == (BatchClassTraffic("night", 9.5, 2.0), BatchClassTraffic("rest", 0.0, 1.0))
+    assert found.batch.numbers[:5] == (3.0, 3000.0, 900.0, 5000.0, 4500.0)
+
+
+def test_of_a_class_that_no_engine_tells_of_nothing_is_known() -> None:
+    assert seen(COVERED, *COUNTS).batch == NO_BATCH
+    assert seen(COVERED, *COUNTS, *by_class(-2.0, 0.0)).batch.classes == (BatchClassTraffic("night", 0.0, 0.0),)
+    assert seen(COVERED, *COUNTS, *by_class(math.nan, 0.0)).batch.classes == ()
 
 
 def limit(pod: str, name: str, value: float) -> Sample:

@@ -242,6 +242,8 @@ labels = st.fixed_dictionaries(
                 "requests_waiting_late",
                 "batch_requests",
                 "batch_sums_total",
+                "batch_requests_ended_total",
+                "unfinished",
                 "covered",
                 "limit",
                 "mode",
@@ -249,6 +251,7 @@ labels = st.fixed_dictionaries(
             ]
         ),
         "state": st.sampled_from(["running", "waiting", "?"]),
+        "class": st.sampled_from(["night", "?", ""]),
         "term": st.sampled_from(["started", "done", "started_prompt_tokens", "cached_prompt_tokens", "?"]),
         "cause": st.sampled_from(["ttft", "rejected", "?"]),
         "name": st.sampled_from(["version", "tokens_per_step", "?"]),

@@ -56,6 +56,7 @@ def view(**changes: Any) -> View:
         "peaks": Peaks(((NOW, 5.0),), NOW - 3600.0),
         "hold_seconds": 75.0,
         "return_seconds": 0.0,
+        "batch": None,
         "considered": (chosen,),
         "choice": Choice("h100"),
         "chosen": chosen,

@@ -22,6 +22,7 @@ NOT_PLAYED = {
         "silent": "an engine that hangs is seen by its own metrics",
         "failing": "no engine ends requests with an error",
         "classes": "no request of the twin claims a class",
+        "batch": "no request of the twin claims a class",
     },
     AcceleratorTraffic: {
         "failed": "no engine ends requests with an error",

@@ -52,13 +52,17 @@ class RequestClass(ClassTerms):
 
     rules = (
         *ClassTerms.rules,
-        *(
-            _not_batch(name, name, "nothing is too late for batch work")
-            for name in ("ttft", "tpot", "e2e", "objective")
-        ),
+        *(_not_batch(name, name, "nothing is too late for batch work") for name in ("ttft", "tpot", "e2e")),
+        _not_batch("objective", "objective", "engines do not count which batch requests are done in time"),
         *(
             _not_batch(field, name, "batch work gets what other requests leave")
             for field, name in (("minShare", "min_share"), ("maxShare", "max_share"))
+        ),
+        Rule(
+            "!has(self.finishWithin) || has(self.kind) && self.kind == 'Batch'",
+            "finishWithin is for batch work only: set kind: Batch, or set e2e in place of finishWithin",
+            lambda each: each.finish_within is None or each.kind == "Batch",
+            ".finishWithin",
         ),
         Rule(
             "!has(self.maxShare) || !has(self.priority) || self.priority >= 0",
@@ -72,13 +76,22 @@ class RequestClass(ClassTerms):
     name: fields.ClassName
     """Name that requests claim, such as premium."""
     kind: Literal["Interactive", "Batch"] = "Interactive"
-    """Batch: runs in what all other requests leave, whatever their priority. Has no bounds and asks for no replicas."""
+    """Batch: runs in what all other requests leave, whatever their priority. Has no bounds, and asks for replicas only
+    with finishWithin."""
+    finish_within: fields.FinishTime | None = None
+    """Time in which batch requests are to be done, from 1m to 7d: replicas are added where others leave too little for
+    that. Default: no replicas are added."""
     min_share: fields.LeastShare | None = None
     """Part of the started prompt tokens that this class keeps while it waits behind higher priorities, at most 50% in
     all. Default: an equal part of 5%."""
     max_share: fields.MostShare | None = None
     """Part of the tokens of an engine over a minute that this class has at most. Requests beyond it count as those
     without a class. Default: no limit."""
+
+    @property
+    def finish_seconds(self) -> float | None:
+        """Time in which batch requests are to be done; None asks for no replicas."""
+        return None if self.finish_within is None else parse_duration_seconds(self.finish_within)
 
 
 def require_bounds_that_fit(slo: Objectives, classes: Iterable[tuple[str, RequestClass]]) -> None:

@@ -108,6 +108,7 @@ _ADAPTER_RULES = (
 Duration = Annotated[str, StringConstraints(max_length=16)]
 LatencyBound = Annotated[Duration, _duration("0s", "1d"), NeedsUnit("write it with a unit, such as 500ms or 1.5s")]
 ClassBound = Annotated[Duration, _duration("0s", "1d")]
+FinishTime = Annotated[Duration, _duration("1m", "7d")]
 Window = Annotated[Duration, _duration("5m", "30d")]
 ShutdownTimeout = Annotated[Duration, _duration("1s", "1h")]
 StartupTimeout = Annotated[Duration, _duration("10s", "1d")]

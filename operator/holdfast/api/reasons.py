@@ -168,6 +168,10 @@ class Reason(StrEnum):
         "Requests are expected to take more KV cache within the lead time than the replicas have.",
     )
     BACKLOG_TO_DRAIN = "BacklogToDrain", "Queued requests need more capacity to be served in time."
+    BATCH_TO_FINISH = (
+        "BatchToFinish",
+        "Batch work would not be done within finishWithin by what all other requests leave.",
+    )
     BUDGET_BURNING = "BudgetBurning", "The error budget burns faster than the window allows."
     AT_MINIMUM = "AtMinimum", "scaling.min or scaling.minOnDemand bounds the size."
     REQUESTS_HELD = "RequestsHeld", "The activator holds requests until a replica is ready."

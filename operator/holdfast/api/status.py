@@ -138,6 +138,22 @@ class ClassStatus(StatusPart):
     """Number of requests of the class that were judged in the window."""
 
 
+class BatchStatus(StatusPart):
+    """Batch work of one class."""
+
+    name: Word
+    """Name of the class in slo.classes."""
+    unfinished: Rate | None = None
+    """Number of its requests that wait or run in engines. Absent: engines do not say."""
+    done_per_minute: Rate | None = None
+    """Number of its requests that were done per minute, over the last minutes."""
+
+
+_Batch = Annotated[
+    tuple[BatchStatus, ...],
+    Field(max_length=32),
+    PlainSerializer(lambda classes: [each.to_dict() for each in classes]),
+]
 _Classes = Annotated[
     tuple[ClassStatus, ...],
     Field(max_length=32),
@@ -195,6 +211,8 @@ class SLOStatus(StatusPart):
     requests without a class."""
     classes: _Classes | None = None
     """Verdicts by class. Requests without a class are in none of them."""
+    batch: _Batch | None = None
+    """Batch work by class. It is in no other number."""
 
 
 class CapacityStatus(StatusPart):

@@ -141,6 +141,11 @@ def present(service: Body) -> list[str]:
             f"budget remaining {each.get('budgetRemaining', 'unknown')}"
             for each in seen.get("classes", ())
         ),
+        *(
+            f"Batch       {each['name']}: {_number(each, 'unfinished')} unfinished, "
+            f"{_number(each, 'donePerMinute')} done per minute{_end(slo, each['name'])}"
+            for each in seen.get("batch", ())
+        ),
         *_front_ends(status.get("placements", ())),
         "",
         *(
@@ -149,6 +154,15 @@ def present(service: Body) -> list[str]:
         ),
         "",
     ]
+
+
+def _number(part: Body, name: str) -> str:
+    return f"{part[name]:g}" if name in part else "unknown"
+
+
+def _end(slo: Body, name: str) -> str:
+    within = (each.get("finishWithin") for each in slo.get("classes", ()) if each.get("name") == name)
+    return next((f", to be done within {each}" for each in within if each), "")
 
 
 def _hardest(seen: Body) -> str:

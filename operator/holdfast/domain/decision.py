@@ -91,6 +91,16 @@ class ClassView:
 
 
 @value
+class BatchView:
+    """Batch work of one class: requests that wait or run, and the rate at which they are done; None if unknown."""
+
+    name: str
+    unfinished: float | None
+    done_rps: float
+    finish_seconds: float | None
+
+
+@value
 class SloView:
     """The objective as shown in status; None for unknown values.
 
@@ -112,6 +122,7 @@ class SloView:
     pending: bool = False
     classes: tuple[ClassView, ...] = ()
     hardest: str = ""
+    batch: tuple[BatchView, ...] = ()
 
 
 @value

@@ -72,6 +72,18 @@ class Slo:
 
 
 @value
+class BatchClass:
+    """Requests that nobody waits for. Those of a higher `priority` start first among them.
+
+    They are to be done within `finish_seconds`; with None they ask for no replicas.
+    """
+
+    name: str
+    priority: int = 0
+    finish_seconds: float | None = None
+
+
+@value
 class BatchingLimits:
     """vLLM's max_num_seqs and max_num_batched_tokens; None leaves vLLM's own default."""
 
@@ -189,6 +201,7 @@ class ServiceSpec:
     may_surge: bool = True
     startup_seconds: float | None = None
     adopted: bool = False
+    batch: tuple[BatchClass, ...] = ()
 
     def accelerator(self, name: str) -> AcceleratorOption | None:
         """Return the candidate of that name; None if it is not (or no longer) listed."""

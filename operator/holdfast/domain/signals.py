@@ -235,6 +235,36 @@ class ClassTraffic:
 
 
 @value
+class BatchClassTraffic:
+    """Batch requests of one class: `unfinished` ones wait or run now, `done` ones ended within some time."""
+
+    name: str
+    unfinished: float = 0.0
+    done: float = 0.0
+
+
+@value
+class BatchTraffic:
+    """Batch requests of all classes, and sums over them within some time; no classes where engines say nothing."""
+
+    classes: tuple[BatchClassTraffic, ...] = ()
+    done: float = 0.0
+    prompt_tokens: float = 0.0  # those of done requests, as the next
+    output_tokens: float = 0.0
+    started_prompt_tokens: float = 0.0  # those of requests that had their first token
+    cached_prompt_tokens: float = 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of them."""
+        own = (self.done, self.prompt_tokens, self.output_tokens, self.started_prompt_tokens, self.cached_prompt_tokens)
+        return *own, *(number for each in self.classes for number in (each.unfinished, each.done))
+
+
+NO_BATCH = BatchTraffic()
+
+
+@value
 class Traffic:
     """Everything observed of one service at one evaluation time.
 
@@ -263,6 +293,7 @@ class Traffic:
     lagging: tuple[str, ...] = ()  # stragglers: pods that are late while their peers are in time; sorted
     facts: tuple[tuple[str, EngineFacts], ...] = ()  # by accelerator, sorted; may be a minute old
     classes: tuple[ClassTraffic, ...] = ()  # the declared ones, where plugins judge all requests
+    batch: BatchTraffic = NO_BATCH
     late_seconds: float = 0.0
 
     @property

@@ -10,7 +10,15 @@ from operator import attrgetter
 from holdfast.domain.decision import BadByCause
 from holdfast.domain.engine import ExactCounts, StepSums
 from holdfast.domain.service import Slo
-from holdfast.domain.signals import AcceleratorTraffic, ClassTraffic, LengthHistogram, SignalState, Traffic
+from holdfast.domain.signals import (
+    NO_BATCH,
+    AcceleratorTraffic,
+    BatchTraffic,
+    ClassTraffic,
+    LengthHistogram,
+    SignalState,
+    Traffic,
+)
 from holdfast.domain.value import value
 
 LARGEST = 1e12
@@ -45,6 +53,7 @@ class Seen:
     hidden: float = 0.0
     late_seconds: float = 0.0
     classes: tuple[ClassTraffic, ...] = ()
+    batch: BatchTraffic = NO_BATCH
 
     @property
     def fresh(self) -> bool:
@@ -152,6 +161,7 @@ def judge(traffic: Traffic) -> Seen:
         traffic.steps,
         late_seconds=traffic.late_seconds if 0.0 <= traffic.late_seconds < LARGEST else 0.0,
         classes=traffic.classes if all(0.0 <= each.good + each.bad < LARGEST for each in traffic.classes) else (),
+        batch=traffic.batch if all(0.0 <= number < LARGEST for number in traffic.batch.numbers) else NO_BATCH,
     )
 
 

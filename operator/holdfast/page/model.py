@@ -150,6 +150,7 @@ def service(
         },
         "concurrency": finite(asdict(decision.slo.concurrency)),
         "classes": [asdict(each) for each in decision.slo.classes],
+        "batch": [asdict(each) for each in decision.slo.batch],
         "bad_source": None if decision.slo.bad is None else "exact" if decision.slo.bad.exact else "bounds",
         "limits": {"min": spec.min_replicas, "max": spec.max_replicas, "pinned": spec.pinned_replicas},
         "conditions": [_condition(each) for each in _in_order(standing(part, decision, at))],

@@ -21,6 +21,7 @@ from holdfast.policy.estimate import (
     slo_budget,
 )
 from holdfast.policy.estimate.arrivals import arrived_requests, observe_arrivals
+from holdfast.policy.estimate.batch_work import watch_batch
 from holdfast.policy.estimate.class_budgets import (
     ClassState,
     account_classes,
@@ -96,6 +97,7 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         headroom=_headroom(observed, arrivals.level_rps, classes),
         idle=scale_to_zero.watch(old.idle, service, seen, now),
         activator_misses=misses,
+        batch=watch_batch(old.batch, seen, service.spec.batch, lead, now),
     )
     return DemandLearning(demand, classes, arrived, in_one_budget(verdicts.latest, classes, slo))
 

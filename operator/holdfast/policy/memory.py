@@ -16,6 +16,7 @@ from holdfast.policy.batching.controller import Batching
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
 from holdfast.policy.estimate.activator_misses import ActivatorMisses
 from holdfast.policy.estimate.arrivals import Arrivals
+from holdfast.policy.estimate.batch_work import BatchWork
 from holdfast.policy.estimate.class_budgets import Budgets
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
@@ -63,6 +64,7 @@ class Demand:
     headroom: Headroom = field(default_factory=Headroom)
     idle: Idle = field(default_factory=Idle)
     activator_misses: ActivatorMisses = field(default_factory=ActivatorMisses)
+    batch: BatchWork = field(default_factory=BatchWork)
 
 
 @value
@@ -111,6 +113,7 @@ def facts(service: ServiceSnapshot) -> ServiceSnapshot:
         silent=seen.silent,
         failing=seen.failing,
         lagging=seen.lagging,
+        batch=seen.batch,
     )
     return replace(service, traffic=traffic, history=None, recalled=Recalled(), born_at=None)
 

@@ -76,7 +76,8 @@ def explain(plan: ServicePlan) -> Decision:
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
 REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_ERRORS, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
-NOT_OF_THE_LOAD = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED}) | RESTING | REPLACING
+BOUNDED = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED, Reason.BATCH_TO_FINISH})
+NOT_OF_THE_LOAD = BOUNDED | RESTING | REPLACING
 """Reasons of changes that the load did not cause: they are no flapping."""
 
 
@@ -93,7 +94,7 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
         peaks=view.load.peaks,
         choice=view.selection.choice,
         flapping=remember_change(state.known.flapping, action, level),
-        limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held),
+        limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held) or view.load.batch is not None,
         short=bool(plan.sizes.limits & HARD_BOUNDS),  # then misses say nothing about headroom
         batching=plan.batching,
         request=plan.request,

@@ -12,6 +12,7 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.capacity_request import Allocation
+from holdfast.policy.estimate.batch_work import BatchAsk
 from holdfast.policy.estimate.class_budgets import ClassState, hardest
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.forecast import Forecast
@@ -155,7 +156,8 @@ class Load:
     """What arrives and what waits: `forecast` is None where no load was ever observed, and then `demand_rps` is too.
 
     `backlog_requests` have waited for too long. `demand_rps` is the rate to size for now. `peaks` are the recent ones:
-    they count for `hold_seconds`, and their levels, which may come back, for `return_seconds`.
+    they count for `hold_seconds`, and their levels, which may come back, for `return_seconds`. `batch` work asks for
+    more than all other requests do; None where it does not.
     """
 
     forecast: Forecast | None
@@ -164,6 +166,7 @@ class Load:
     peaks: Peaks
     hold_seconds: float
     return_seconds: float = 0.0
+    batch: BatchAsk | None = None
 
 
 @value

@@ -8,7 +8,7 @@ from holdfast.api import llmservice
 from holdfast.api.classes import RequestClass
 from holdfast.api.llmservice import Accelerator, LLMService, LLMServiceSpec
 from holdfast.api.quantities import parse_duration_seconds, parse_percent
-from holdfast.domain.service import AcceleratorOption, Hardware, Slo
+from holdfast.domain.service import AcceleratorOption, BatchClass, Hardware, Slo
 from holdfast.enginemodel.prior import EnginePrior, option_prior
 from holdfast.rendered.engine_settings import engine_settings
 from holdfast.rendered.gpu_shares import pod_shares
@@ -47,6 +47,12 @@ def declared_objectives(spec: LLMServiceSpec) -> Slo:
         slo.e2e_seconds,
         tuple(declared_class(slo, each) for each in (*claimed, *spec.adapter_classes)),
     )
+
+
+def declared_batch(spec: LLMServiceSpec) -> tuple[BatchClass, ...]:
+    """The Batch classes of a spec that requests may claim."""
+    claimed = () if spec.slo.claim == "None" else (each for each in spec.slo.classes if each.kind == "Batch")
+    return tuple(BatchClass(each.name, each.priority, each.finish_seconds) for each in claimed)
 
 
 def declared_class(slo: llmservice.SLO, declared: RequestClass) -> Slo:

@@ -36,7 +36,7 @@ from holdfast.domain.cluster import ClusterProblem, QueueLimit, Replica, Replica
 from holdfast.domain.decision import ConditionValue
 from holdfast.domain.engine import EngineFacts, EngineState, PluginMode, StepSums
 from holdfast.domain.node_inventory import Room
-from holdfast.domain.service import BatchingLimits, Schedule, ServiceKey
+from holdfast.domain.service import BatchClass, BatchingLimits, Schedule, ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.valid_traffic import judge
@@ -49,6 +49,7 @@ from holdfast.observe.objects.ended import ended_from_pod
 from holdfast.observe.signals import foreign_engines
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
+from holdfast.policy.estimate.batch_work import BatchAsk, ClassWork
 from holdfast.policy.estimate.benchmarked_capacity import Scaled
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
@@ -175,6 +176,9 @@ CAPPED = CHAT.with_priority(10).declaring_priority(100)
 READY, SLO_MET, SCALING = condition("Ready"), condition("SLOMet"), condition("ScalingActive")
 METRICS, CAPACITY = condition("MetricsAvailable"), condition("CapacityAvailable")
 RECONCILING, STALLED = condition("Reconciling"), condition("Stalled")
+
+
+NIGHT = BatchAsk(ClassWork(BatchClass("nightly", 0, 3600.0), unfinished=36_000.0), 10.0)
 
 
 def load(rps: float, *, sized_for: float | None = None, q: float = 0.9, **more: object) -> dict[str, object]:
@@ -695,6 +699,19 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "up, the KV cache fills": (verdict, filling(**needing(4), **load(19.0))),
     "up, load": (verdict, view(**needing(6, cost=2.95), **load(29.0))),
     "up, backlog": (verdict, view(**needing(6), **{**load(19.0), "demand_rps": 29.0}, backlog_requests=41.2)),
+    "up, batch": (
+        verdict,
+        view(**needing(6), **{**load(19.0), "demand_rps": 29.0}, batch=NIGHT, backlog_requests=41.2),
+    ),
+    "up, batch that engines do not tell of": (
+        verdict,
+        view(
+            **needing(6),
+            **{**load(19.0), "demand_rps": 29.0},
+            batch=replace(NIGHT, by=replace(NIGHT.by, unfinished=None)),
+        ),
+    ),
+    "stays, batch": (verdict, view(**needing(4), **{**load(9.0), "demand_rps": 19.0}, batch=NIGHT)),
     "up, minimum": (verdict, view(of=CHAT.with_replicas_between(6, 10), **needing(6), **load(19.0))),
     "up, one fails": (
         verdict,

@@ -221,6 +221,11 @@ def _slo(part: ServiceParts, decision: Decision) -> dict[str, Any]:
         "source": view.source if view.source in ("exact", "engine") else "bounds",
         "hardest_class": view.hardest or None,
         "classes": tuple(_class(each) for each in view.classes if each.name) or None,
+        "batch": tuple(
+            status.BatchStatus(name=each.name, unfinished=each.unfinished, done_per_minute=60.0 * each.done_rps)
+            for each in view.batch
+        )
+        or None,
     }
 
 

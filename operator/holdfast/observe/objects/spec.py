@@ -14,7 +14,7 @@ from holdfast.domain.service import AcceleratorOption, BatchingLimits, Schedule,
 from holdfast.domain.taints import Toleration
 from holdfast.rendered.declared import inputs, revision
 from holdfast.rendered.merge import strategic_merge
-from holdfast.rendered.prior import declared_engine, declared_objectives
+from holdfast.rendered.prior import declared_batch, declared_engine, declared_objectives
 
 
 def to_spec(service: LLMService, max_priority: int | None = None, pin_lacked_by: str = "") -> ServiceSpec:
@@ -43,6 +43,7 @@ def to_spec(service: LLMService, max_priority: int | None = None, pin_lacked_by:
         quantization=spec.model.quantization,
         may_surge=spec.rollout.max_surge != 0,
         startup_seconds=spec.engine.startup_timeout_seconds,
+        batch=declared_batch(spec),
     )
 
 

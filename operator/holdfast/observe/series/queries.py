@@ -75,6 +75,14 @@ _GAP = "10m"  # a counter that was not scraped for longer starts anew: its whole
 WAITING_LATE = "requests_waiting_late"
 BATCH_NOW, BATCH_SUMS = "batch_requests", "batch_sums_total"
 """Batch requests in the engines (holdfast:), and sums over them: no demand, but in all of vLLM's own numbers."""
+BATCH_ARRIVED, BATCH_ENDED, BATCH_UNFINISHED = (
+    "batch_requests_arrived_total",
+    "batch_requests_ended_total",
+    "unfinished",
+)
+"""Batch requests by class (holdfast:), and how many of them came and have not ended yet: they wait or run."""
+BATCH = (BATCH_NOW, BATCH_SUMS, BATCH_UNFINISHED, BATCH_ENDED)
+"""The rows about batch requests."""
 HUNG, FAILING, LATE, IN_TIME, SLOW = "hung", "failing", "late", "in_time", "slow"
 PROGRESS = (
     "vllm:generation_tokens_total",
@@ -435,6 +443,10 @@ def _plugins(engines: EngineSelector, interval: str) -> str:
     terms.append(_summed(WAITING_LATE, engines.read("holdfast:requests_waiting", 'lane="late"')))
     terms.append(_summed(BATCH_NOW, engines.read(f"holdfast:{BATCH_NOW}"), "state"))
     terms.append(_summed(BATCH_SUMS, engines.increase(f"holdfast:{BATCH_SUMS}", interval), "term"))
+    terms.append(_summed(BATCH_ENDED, engines.increase(f"holdfast:{BATCH_ENDED}", interval, 'outcome="done"'), "class"))
+    counts = (engines.read(f"holdfast:{metric}") for metric in (BATCH_ARRIVED, BATCH_ENDED))
+    in_engines = " - ".join(f"sum by ({GROUP}, class) ({count})" for count in counts)
+    terms.append(named(f"({in_engines})", "metric", BATCH_UNFINISHED))  # 0 is a number, and no row is none
     limits = engines.read("holdfast:limits", 'name=~"version|active_sequences|tokens_per_step"')
     terms.append(named(f"min by ({SERVICE}, pod, name) ({limits})", "metric", "limit"))
     modes = engines.read("holdfast:plugin_info", 'mode!="active"')

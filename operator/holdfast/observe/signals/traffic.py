@@ -171,6 +171,7 @@ class _Table:
             ),
             plugins=self._engines.get(request.key, ()),
             classes=_by_class((*cells.values(), *others), request.slo),
+            batch=batch.batch_traffic(cells.values()),
             hung=tuple(sorted(pod for values in cells.values() for pod in values.hung)),
             failing=tuple(sorted(failing_pods)),
             lagging=tuple(sorted(set(_lagging(cells, request.slo, facts)) - failing_pods)),
@@ -246,8 +247,9 @@ class _Table:
             self._cell(sample).plugins.client_times = usable(sample.value)
         elif metric == "objective":
             self._cell(sample).plugins.objectives.add((sample.label("name"), number(sample.label("seconds"))))
-        elif metric in (queries.BATCH_NOW, queries.BATCH_SUMS):
-            self._cell(sample).add(batch.name_of(sample), sample.value)
+        elif metric in queries.BATCH:
+            name = batch.name_of(sample)
+            self._cell(sample).add(name, sample.value, may_be_negative=metric == queries.BATCH_UNFINISHED)
         elif plugins.counted(metric) or (metric == queries.WAITING_LATE and usable(sample.value)):
             self._read_gained(sample)
 

@@ -35,7 +35,7 @@ export class ServiceView {
     this.marks = data.changes.map((change) => change.at);
     this.build(data);
     this.draw(data);
-    this.parts.replaceChildren(...classes(data), ...decisions(data), ...whatIf(data), ...savings(data.used),
+    this.parts.replaceChildren(...classes(data), ...batch(data), ...decisions(data), ...whatIf(data), ...savings(data.used),
       ...inputs(data.decision, "The newest decision"),
       ...(data.recommendation ? inputs(data.recommendation, "Recommended") : []), ...conditions(data));
   }
@@ -175,6 +175,13 @@ function classes(data) {
     share(each.budget_remaining), String(Math.round(each.judged))]);
   const head = ["class", "good requests", "objective", "budget left", "judged"];
   return rows.length ? [el("h2", "", "Classes over slo.window"), table(head, rows)] : [];
+}
+
+function batch(data) {
+  const rows = data.batch.map((each) => [each.name, each.unfinished === null ? "unknown" : String(Math.ceil(each.unfinished)),
+    (60 * each.done_rps).toPrecision(2), each.finish_seconds === null ? "no time set" : seconds(each.finish_seconds)]);
+  const head = ["class", "unfinished requests", "done per minute", "to be done within"];
+  return rows.length ? [el("h2", "", "Batch work"), table(head, rows)] : [];
 }
 
 function decisions(data) {

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
-from holdfast.domain.decision import Candidate, CapacityView, ClassView, Decision, Explanation, SloView, Verdict
+from holdfast.domain.decision import (
+    BatchView,
+    Candidate,
+    CapacityView,
+    ClassView,
+    Decision,
+    Explanation,
+    SloView,
+    Verdict,
+)
 from holdfast.domain.valid_traffic import bad_by_cause
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
@@ -93,6 +102,10 @@ def _slo_view(state: ServiceState, load: Load) -> SloView:
         pending=pending,
         classes=() if pending else tuple(map(_class, state.classes)) if state.spec.slo.classes else (),
         hardest=state.objectives.name,
+        batch=tuple(
+            BatchView(each.of.name, each.unfinished, each.done_rps, each.of.finish_seconds)
+            for each in state.demand.batch.classes
+        ),
     )
 
 

@@ -38,7 +38,7 @@ def describe(view: View, sizes: Sizes) -> str:
     """Say what is expected, what a replica carries, what follows, and what bounded it."""
     state, load, selection, minimum, replacement = view.state, view.load, view.selection, view.minimum, view.replacement
     parts = (
-        ", ".join(filter(None, (_load(state, load), _backlog(load), _capacity(selection)))),
+        ", ".join(filter(None, (_load(state, load), _backlog(load), _batch(load), _capacity(selection)))),
         _kv_cache(state, selection, minimum),
         _change(state, selection, sizes),
         _switch(state, selection)[1] if sizes.action is Action.SWITCH else "",
@@ -197,7 +197,7 @@ def _load(state: ServiceState, load: Load) -> str:
 def _is_queued(load: Load) -> bool:
     """Whether requests that wait ask for more than the forecast, or than what arrives, does."""
     forecast, demand_rps = load.forecast, load.demand_rps
-    if forecast is None or demand_rps is None or not load.backlog_requests > 0.0:
+    if forecast is None or demand_rps is None or load.batch is not None or not load.backlog_requests > 0.0:
         return False
     return demand_rps > max(forecast.wanted_rps, forecast.level_rps)
 
@@ -205,6 +205,17 @@ def _is_queued(load: Load) -> bool:
 def _backlog(load: Load) -> str:
     late = math.ceil(load.backlog_requests) if math.isfinite(load.backlog_requests) else 0
     return f"{counted(late, 'request')} queued beyond what slo.ttft allows" if _is_queued(load) else ""
+
+
+def _batch(load: Load) -> str:
+    """Which batch work asks for more than all other requests do."""
+    if load.batch is None:
+        return ""
+    work, more = load.batch.by, f"{format_rate(load.batch.rate_rps)} req/s more"
+    left = "" if work.unfinished is None else f"{counted(math.ceil(work.unfinished), 'request')} "
+    return (
+        f"{more} for batch class {work.of.name}, {left}to be done within {format_duration(work.of.finish_seconds or 0)}"
+    )
 
 
 def _capacity(selection: Selection) -> str:
@@ -408,6 +419,8 @@ def _up_reason(view: View, sizes: Sizes) -> Reason:
         return state.supply.sick.reason if selection.group.ailing else Reason.ENGINE_FAILING
     if minimum.cache_rules:
         return Reason.KV_CACHE_PRESSURE
+    if view.load.batch is not None:
+        return Reason.BATCH_TO_FINISH
     return Reason.BACKLOG_TO_DRAIN if _is_queued(view.load) else Reason.FORECAST_ABOVE_CAPACITY
 
 

@@ -119,7 +119,7 @@ def held_long_enough(proposal: Proposal) -> Bound | None:
     needed = replicas_for(peaks.rate_rps, view.selection.belief.rate_rps) + view.replacement.spare
     if needed <= proposal.after:
         return None
-    peaked = f"the forecast peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s"
+    peaked = f"the demand peaked at {peaks.rate_rps:.1f} req/s in the last {hold:.0f} s"
     return Bound(min(proposal.before, needed), Reason.DOWN_HOLD, f"{peaked}, and the size must cover that")
 
 

@@ -8,6 +8,7 @@ from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.class_mix import mean_ttft_seconds
 from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate import demand, forecast, scale_to_zero
+from holdfast.policy.estimate.batch_work import with_batch
 from holdfast.policy.estimate.class_budgets import spare_requests
 from holdfast.policy.estimate.cold_start import node_seconds
 from holdfast.policy.estimate.replica_capacity import same_engines
@@ -41,6 +42,9 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     patience_seconds = mean_ttft_seconds(spec.slo, supply.capacity.shares)
     waiting = demand.backlog(hopeful, expected, patience_seconds)
     demand_rps = demand.demand_rps(expected, waiting, patience_seconds, state.starting)
+    level_rps = 0.0 if expected is None else expected.level_rps
+    used = supply.capacity, known.choice.accelerator
+    demand_rps, batch = with_batch(demand_rps, level_rps, requests.batch, *used)
     cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
     scheduled = _scheduled(spec, supply, now, cycle, tick.settings)
     idle_seconds = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
@@ -60,7 +64,7 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     trusted = seen.fresh and not _renewed(known, spec) and not _taken_over(known, spec)
     peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
     peaks = demand.remember_level(peaks, _lasting_rps(state, expected), now, returns)
-    load = Load(expected, waiting, demand_rps, peaks, hold, returns)
+    load = Load(expected, waiting, demand_rps, peaks, hold, returns, batch)
     minimum = minimum_of(state, load, selection, scheduled, slumber, idle_seconds)
     return View(state, load, selection, minimum, replacement_of(state, load, selection, minimum))
 
