@@ -66,6 +66,28 @@ async def test_every_count_of_the_plugin_finds_its_place(reader: Reader) -> None
     assert on_h100(traffic).exact == GAINED
 
 
+async def test_batch_work_is_read_by_class_and_its_absence_is_no_zero(reader: Reader) -> None:
+    """Two requests a second come and are done; 150 more wait or run, and ten were withdrawn."""
+    tsdb, served = Tsdb(), steady(2.0)
+    found = engine(tsdb)
+    found.plugin(TIMES, **counters())
+    for name, more in (("night", 160.0), ("rest", 10.0)):
+        found.add(
+            "batch_requests_arrived_total",
+            TIMES,
+            lambda at, more=more: served(at) + more,
+            of="holdfast",
+            **{"class": name},
+        )
+        for outcome, count in (("done", served), ("withdrawn", constant(10.0))):
+            labels = {"class": name, "outcome": outcome}
+            found.add("batch_requests_ended_total", TIMES, count, of="holdfast", **labels)
+    traffic = await reader.observe(tsdb, ready("chat-0"), settle=True)
+    assert [(each.name, each.unfinished) for each in traffic.batch.classes] == [("night", 150.0), ("rest", 0.0)]
+    assert [each.done for each in traffic.batch.classes] == [pytest.approx(90.0, rel=0.05)] * 2
+    assert on_h100(traffic).exact == GAINED
+
+
 async def test_counts_of_classes_add_up_and_each_declared_class_is_read(reader: Reader) -> None:
     tsdb, shares = Tsdb(), {"": 0.5, "premium": 0.25, "bulk": 0.25}
     found = engine(tsdb)

@@ -11,13 +11,15 @@ from holdfast.api.reasons import Reason
 from holdfast.domain.cluster import ClusterProblem, Replica, ReplicaPhase
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.node_inventory import Room
-from holdfast.domain.service import AcceleratorOption
+from holdfast.domain.service import AcceleratorOption, BatchClass
 from holdfast.policy.allocation.request import request_of
 from holdfast.policy.capacity_request import CapacityRequest
 from holdfast.policy.decide import decide
+from holdfast.policy.estimate.batch_work import BatchAsk, ClassWork
+from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.transition.sizes import decide_sizes
-from tests.builders import accelerator, replicas, service
+from tests.builders import NOW, accelerator, replicas, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.fluid import FixedRates
 from tests.policy.views import changed, view
@@ -148,3 +150,12 @@ def moving(
                    service=replace(seen.state.service, replicas=pods))  # fmt: skip
     targets = PlacementTarget("h100", 4), PlacementTarget("left", group.size)
     return request_of(seen, replace(decide_sizes(seen), targets=targets))
+
+
+def test_replicas_for_batch_are_worth_nothing_to_the_fleet() -> None:
+    six = replace(view().selection.chosen, replicas=6)
+    night = BatchAsk(ClassWork(BatchClass("night", 0, 3600.0), 36_000.0), 12.0, 19.0)
+    seen = view(chosen=six, considered=(six,), batch=night, demand_rps=29.0, peaks=Peaks(((NOW, 29.0),), NOW - 3600.0))
+    request = request_of(seen, decide_sizes(seen))
+    assert (request.want, request.demand_rps) == (6, 19.0)
+    assert [request.worth(nth) > 0.0 for nth in (4, 5, 6)] == [True, False, False]

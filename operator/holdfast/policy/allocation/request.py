@@ -196,8 +196,13 @@ def _least(
 
 
 def _useful_rps(load: Load, replacement: Replacement, rate: float, want: int) -> float:
-    """What is sized for, now or within the hold time, and what replicas that cannot serve leave to others."""
-    demand = load.demand_rps
+    """What is sized for, now or within the hold time, and what replicas that cannot serve leave to others.
+
+    Replicas for batch have no worth: they take what no request of any service needs.
+    """
+    demand, peak = load.demand_rps, load.peaks.rate_rps
+    if load.batch is not None:
+        demand, peak = load.batch.others_rps, 0.0
     if demand is None or not math.isfinite(demand):
         return rate * want
-    return max(demand, load.peaks.rate_rps) + rate * replacement.spare
+    return max(demand, peak) + rate * replacement.spare
