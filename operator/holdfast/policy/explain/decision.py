@@ -23,8 +23,8 @@ from holdfast.policy.explain.messages import describe, of_class, reason_for, res
 from holdfast.policy.placement.choice import is_cheaper
 from holdfast.policy.placement.options import Option
 from holdfast.policy.sizing.proposal import Sizes
+from holdfast.policy.sizing.replacement import max_unavailable
 from holdfast.policy.transition.batching_limits import advice
-from holdfast.policy.transition.evictions import max_unavailable
 from holdfast.policy.view import Load, Minimum, ServiceState, View
 
 
