@@ -67,11 +67,6 @@ class DemandLearning:
     arrived: float
     verdicts: slo_budget.Verdicts
 
-    @property
-    def steady_since(self) -> float:
-        """When arrivals or lengths last changed."""
-        return max(self.demand.arrivals.steady_since, self.demand.lengths.changed_at)
-
 
 def learn_demand(observed: Observation, now: float) -> DemandLearning:
     """Learn from the pool that answers the clients."""
@@ -196,8 +191,8 @@ def _window(observed: Observation, requests: DemandLearning, now: float) -> Evid
     since = now - seen.interval_seconds if known.decided_at is None else known.decided_at
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = [replica.name for group in observed.used for replica in group.ready] if observed.undisturbed else []
-    before, steady_since = known.supply.evidence, requests.steady_since
-    return watch(before, seen, requests.arrived, requests.verdicts, serving, passed, now, steady_since)
+    steady_since = max(requests.demand.arrivals.steady_since, requests.demand.lengths.changed_at)
+    return watch(known.supply.evidence, seen, requests.arrived, requests.verdicts, serving, passed, now, steady_since)
 
 
 def _measured(

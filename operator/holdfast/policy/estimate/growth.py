@@ -67,18 +67,14 @@ def watch_growth(
         return NONE
     good, served = 1.0 - evidence.verdicts.bad_share, evidence.begun / evidence.replica_seconds
     found = Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
-    if memory.size == 0 or _differs(found, memory) or _helps(found, memory):
+    same_load = 1.0 / OTHER_LOAD < found.rate_rps / max(memory.rate_rps, 1e-9) < OTHER_LOAD
+    if memory.size == 0 or not same_load or memory.accelerator != accelerator or _helps(found, memory):
         return found
     if size > memory.largest:
         return replace(memory, largest=size, steps=memory.steps + 1)
     if found.share < memory.share - BETTER:
         return memory if size < memory.size else found
     return memory if _serves_less(found, memory) else replace(memory, size=min(size, memory.size))
-
-
-def _differs(found: Growth, memory: Growth) -> bool:
-    other_load = not 1.0 / OTHER_LOAD < found.rate_rps / max(memory.rate_rps, 1e-9) < OTHER_LOAD
-    return other_load or memory.accelerator != found.accelerator
 
 
 def _helps(found: Growth, memory: Growth) -> bool:

@@ -85,9 +85,8 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
     passed = 0.0 if memory.counted_at is None else now - memory.counted_at
     memory = _with_each(memory, used, total.running, max(0.0, passed))
     if not passed > 0.0:
-        return (
-            memory if memory.counted_at == now else replace(memory, tokens=used, tokens_per_second=0.0, counted_at=now)
-        )
+        known = memory.counted_at == now
+        return memory if known else replace(memory, tokens=used, tokens_per_second=0.0, counted_at=now)
     expected = memory.tokens + memory.tokens_per_second * passed
     level = expected + -math.expm1(-passed / LEVEL_SECONDS) * (used - expected)
     trend = -math.expm1(-passed / TREND_SECONDS) * ((level - memory.tokens) / passed - memory.tokens_per_second)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 
@@ -39,27 +41,21 @@ def learn_retries(memory: Retries, seen: Seen, serving: int, now: float) -> Retr
     refused = seen.refused / interval
     arrived = max(refused, seen.arrived / interval)
     if refused > REFUSING * arrived:
-        return _refusing(memory, arrived, refused, serving)
+        looks = memory.looks + 1  # rates are averaged over the ticks of the episode
+        return Retries(
+            memory.share,
+            looks,
+            memory.arrived_rps + (arrived - memory.arrived_rps) / looks,
+            memory.refused_rps + (refused - memory.refused_rps) / looks,
+            serving if looks == 1 else min(memory.serving, serving),
+        )
     if memory.looks == 0 or refused > ENDED * arrived:
         return memory
     if serving <= memory.serving:
         return Retries(memory.share)
     if memory.settles_at is None:
-        at = now + interval
-        return Retries(memory.share, memory.looks, memory.arrived_rps, memory.refused_rps, memory.serving, at)
+        return replace(memory, settles_at=now + interval)
     if now < memory.settles_at:
         return memory
     came_back = min(MOST, max(0.0, (memory.arrived_rps - arrived) / memory.refused_rps))
     return Retries(memory.share + WEIGHT * (came_back - memory.share))
-
-
-def _refusing(memory: Retries, arrived: float, refused: float, serving: int) -> Retries:
-    """Average the rates over the ticks of the episode."""
-    looks = memory.looks + 1
-    return Retries(
-        memory.share,
-        looks,
-        memory.arrived_rps + (arrived - memory.arrived_rps) / looks,
-        memory.refused_rps + (refused - memory.refused_rps) / looks,
-        serving if looks == 1 else min(memory.serving, serving),
-    )

@@ -21,7 +21,7 @@ from holdfast.policy.health.replicas import group_on
 from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.on_demand_pair import together
-from holdfast.policy.placement.options import Option, describe_options
+from holdfast.policy.placement.options import describe_options
 from holdfast.policy.settings import PolicySettings
 from holdfast.policy.sizing.minimum import minimum_of
 from holdfast.policy.sizing.replacement import replacement_of
@@ -60,8 +60,9 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     selection = Selection(considered, choice, chosen, own, *joined)
     hold = known.flapping.patience * cycle
     returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops.accelerators))
-    carried_rps = _carried_rps(demand_rps, supply, chosen)
-    trusted = seen.fresh and not _renewed(known, spec) and not _taken_over(known, spec)
+    filling = supply.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens)  # as many must carry what comes, too
+    carried_rps = None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
+    trusted = seen.fresh and not _renewed(known, spec)
     peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
     peaks = demand.remember_level(peaks, _lasting_rps(state, expected), now, returns)
     load = Load(expected, waiting, demand_rps, peaks, hold, returns, batch)
@@ -76,12 +77,6 @@ def within(view: View, allocation: Allocation) -> View:
     return replace(view, selection=selection, replacement=replacement)
 
 
-def _carried_rps(demand_rps: float | None, supply: Supply, chosen: Option) -> float | None:
-    """The demand, or more where the KV cache fills: what replicas must be able to carry."""
-    filling = supply.kv_cache.replicas(supply.lead_seconds, chosen.belief.facts.kv_tokens)
-    return None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
-
-
 def _lasting_rps(state: ServiceState, expected: forecast.Forecast | None) -> float:
     """The level of arrivals; 0 in a burst with a period, and while replicas could not have served it yet."""
     if expected is None or state.now - state.demand.arrivals.steady_since < state.supply.lead_seconds:
@@ -90,14 +85,10 @@ def _lasting_rps(state: ServiceState, expected: forecast.Forecast | None) -> flo
 
 
 def _renewed(known: ServiceMemory, spec: ServiceSpec) -> bool:
-    """Whether an edit changed the engines, so that their capacity is unknown."""
-    compared = known.supply.capacity.spec
-    return compared is not None and not same_engines(compared, spec)
-
-
-def _taken_over(known: ServiceMemory, spec: ServiceSpec) -> bool:
-    """Whether Holdfast sets the size of somebody else's Deployment from now on: so far nothing shows that less does."""
-    return spec.adopted and known.spec is not None and known.spec.recommend_only and not spec.recommend_only
+    """Whether nothing shows yet that less does: engines were changed, or Holdfast sizes somebody's Deployment now."""
+    compared, last = known.supply.capacity.spec, known.spec
+    taken_over = spec.adopted and last is not None and last.recommend_only and not spec.recommend_only
+    return taken_over or (compared is not None and not same_engines(compared, spec))
 
 
 def _scheduled(

@@ -37,7 +37,9 @@ def tune(
     placement = next((p for p in state.service.placements if p.accelerator == selection.name), None)
     if placement is None or selection.switching or selection.chosen.pair is not None or not selection.group.size:
         return memory, None
-    if _may_need(load, selection) and not selection.belief.fast_loop:
+    # More than one replica is at work, or all they carry is used: only then can other limits save one.
+    may_save = load.demand_rps is not None and load.demand_rps > selection.belief.rate_rps > 0.0
+    if may_save and not selection.belief.fast_loop:
         memory = replace(memory, considered=_considered(memory.considered, state, selection, model))
     if _at_rest(memory, selection, placement):
         return memory, None
@@ -68,7 +70,7 @@ def _situation(
     held = state.spec.batching_fixed or state.spec.recommend_only or selection.belief.fast_loop
     option = state.spec.accelerator(placement.accelerator)
     free = not held and (option is None or option.nodes == 1)  # no group of pods can be the first one of a rollout
-    settled = _settled(state, selection)
+    settled, left = _settled(state, selection), state.slo.budget_remaining
     situation = Situation(
         now=state.now,
         accelerator=placement.accelerator,
@@ -78,7 +80,7 @@ def _situation(
         settled=settled,
         surge=selection.chosen.room.free_replicas > 0,
         free=free,
-        calm=_calm(state),
+        calm=not state.slo.burning and left is not None and left >= LEAST_BUDGET,
         demand_rps=load.demand_rps,
         rate_rps=selection.belief.rate_rps,
         cold_start_seconds=state.supply.cold_starts.p90_seconds or state.supply.lead_seconds,
@@ -130,16 +132,6 @@ def _settled(state: ServiceState, selection: Selection) -> bool:
     still = group.observed and not group.rolling_out and not state.starting and not group.draining
     whole = len(group.ready) == group.size and not group.useless
     return state.seen.fresh and still and whole and state.demand.lengths.sums.requests >= LEAST_REQUESTS
-
-
-def _calm(state: ServiceState) -> bool:
-    slo = state.slo
-    return not slo.burning and slo.budget_remaining is not None and slo.budget_remaining >= LEAST_BUDGET
-
-
-def _may_need(load: Load, selection: Selection) -> bool:
-    """More than one replica is at work, or all they carry is used: only then can other limits save one."""
-    return load.demand_rps is not None and load.demand_rps > selection.belief.rate_rps > 0.0
 
 
 def _considered(known: Wanted | None, state: ServiceState, selection: Selection, model: EngineModel) -> Wanted | None:
