@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the lot; default 1")
     parser.add_argument("--draw", type=int, default=40, help="how many mutations; default 40")
     parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one mutation; default 300")
+    parser.add_argument("--nearest", type=int, help="only so many test files of the package, the nearest first")
     parser.add_argument("--room", type=Path, nargs="*", help="test files or folders in place of those of the package")
     options = parser.parse_args()
     files = sorted(file for source in SOURCES for file in (ROOT / source).rglob("*.py"))
@@ -144,7 +145,7 @@ def main() -> None:
     counts: dict[str, int] = {}
     for number, mutation in enumerate(drawn, start=1):
         began = time.monotonic()
-        result = verdict(mutation, options.room or rooms(mutation.path), options.seconds)
+        result = verdict(mutation, options.room or rooms(mutation.path)[: options.nearest], options.seconds)
         counts[result] = counts.get(result, 0) + 1
         print(f"{number:3} {result:8} {time.monotonic() - began:4.0f} s  {mutation}", flush=True)
     print(", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
