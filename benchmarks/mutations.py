@@ -101,7 +101,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def rooms(path: Path) -> list[Path]:
-    """Return the test files of the folder of a source file, first those that import it."""
+    """Return the test files of the folder of a source file, first the one of its name and those that import it."""
     inside = path.relative_to(ROOT / "operator")
     parts = inside.parts[1:] if inside.parts[0] == "holdfast" else inside.parts
     folder = next(f for f in (ROOT.joinpath("tests", *parts[:n]) for n in range(len(parts) - 1, 0, -1)) if f.is_dir())
@@ -110,7 +110,8 @@ def rooms(path: Path) -> list[Path]:
     files = sorted({*folder.glob("test_*.py"), *(ROOT / "tests" / parts[0]).glob("test_*.py")})
     texts = {file: file.read_text() for file in files}
     imports = {f: module in t or f"from {package} import {name}" in t for f, t in texts.items()}
-    return sorted(files, key=lambda file: (not imports[file], file.parent != folder, file.name))
+    own = f"test_{name}.py"
+    return sorted(files, key=lambda file: (file.name != own, not imports[file], file.parent != folder, file.name))
 
 
 def verdict(mutation: Mutation, files: list[Path], limit_seconds: float) -> str:
