@@ -93,23 +93,6 @@ def capacity(
     return misses.described(max(0, misses.within(slo.budget_share) - 1), feasible=True)
 
 
-def predicted_attainment(
-    law: StepLaw,
-    mix: LengthMix,
-    limits: BatchLimits,
-    kv_tokens: float,
-    slo: Slo,
-    rate_rps: float,
-    arrival_cv: float = 1.0,
-) -> float:
-    """Share of good requests at a rate, 0 at or beyond the rate at which the engine is unstable."""
-    engine = Engine(law, mix, limits.max_num_seqs, limits.max_num_batched_tokens, max(kv_tokens, 0.0), arrival_cv)
-    if not (kv_tokens >= mix.prompt_tokens and rate_rps < engine.most_rate):
-        return 0.0
-    rate = max(rate_rps, engine.most_rate * LONE)
-    return max(0.0, 1.0 - float(_misses(engine, np.array([rate]), slo).total[0]))
-
-
 @dataclass(frozen=True, slots=True)
 class _Misses:
     """Shares of requests that miss at each of ascending rates, by what makes them miss."""
