@@ -100,15 +100,12 @@ def _tables() -> Iterator[str]:
 def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
     billions = (_billions(model[key]) for key in ("parameters", "activeParameters"))
     size = f"{model['weightBytes'] / 1e9:.0f}"
-    return model["name"], *billions, model["weights"], size, f"{model['kvBytesPerToken']:.0f}", _systems(model) or "-"
+    systems = ",".join(dict.fromkeys(each["accelerator"] for each in model["stepTables"])) or "-"
+    return model["name"], *billions, model["weights"], size, f"{model['kvBytesPerToken']:.0f}", systems
 
 
 def _billions(count: float) -> str:
     return f"{count / 1e9:.0f}B" if count >= 1e11 else f"{count / 1e9:.3g}B"
-
-
-def _systems(model: dict[str, Any]) -> str:
-    return ",".join(dict.fromkeys(each["accelerator"] for each in model["stepTables"]))
 
 
 def _accelerator_row(accelerator: dict[str, Any]) -> tuple[str, ...]:

@@ -128,9 +128,10 @@ def present(service: Body) -> list[str]:
     if not status.keys() - {"observedGeneration"}:  # the API server writes that one itself
         return ["no status yet; check that the operator runs", ""]
     seen, replicas = status.get("slo", {}), status.get("replicas", {})
+    hardest = f" of class {seen['hardestClass']}, the hardest to keep," if "hardestClass" in seen else ""
     return [
         f"Objective   {slo.get('objective', '99%')} of requests with {_bounds(slo)}",
-        f"Measured    attainment {seen.get('attainment', 'unknown')}{_hardest(seen)} "
+        f"Measured    attainment {seen.get('attainment', 'unknown')}{hardest} "
         f"over {seen.get('window', slo.get('window'))}, "
         f"budget remaining {seen.get('budgetRemaining', 'unknown')}, {seen.get('arrivalRps', '?')} req/s arriving",
         f"Replicas    {replicas.get('ready', 0)} ready, {replicas.get('starting', 0)} starting, "
@@ -163,10 +164,6 @@ def _number(part: Body, name: str) -> str:
 def _end(slo: Body, name: str) -> str:
     within = (each.get("finishWithin") for each in slo.get("classes", ()) if each.get("name") == name)
     return next((f", to be done within {each}" for each in within if each), "")
-
-
-def _hardest(seen: Body) -> str:
-    return f" of class {seen['hardestClass']}, the hardest to keep," if "hardestClass" in seen else ""
 
 
 def _front_ends(placements: Iterable[Body]) -> list[str]:

@@ -26,7 +26,7 @@ def is_wanted(service: LLMService, settings: RenderSettings, holding: bool = Fal
 def activator(service: LLMService, settings: RenderSettings, context: RenderContext) -> Iterator[Manifest]:
     """Every object of it; none may do anything at the API server."""
     name = service.metadata.name
-    yield _service(service, names.engines_name(name), _of_engines(service), names.PORT_NAME, names.PORT)
+    yield _service(service, names.engines_name(name), {names.SERVICE_LABEL: name}, names.PORT_NAME, names.PORT)
     asked = _service(service, names.activator_name(name), _own(service), names.ADMIN_PORT_NAME, names.ADMIN_PORT)
     # One that is being replaced may still hold requests: the operator is to hear of them.
     asked["spec"]["publishNotReadyAddresses"] = True
@@ -39,10 +39,6 @@ def activator(service: LLMService, settings: RenderSettings, context: RenderCont
 def _own(service: LLMService) -> dict[str, str]:
     """Not the label of engines: pods that carry it count as replicas."""
     return {names.ACTIVATOR_LABEL: service.metadata.name}
-
-
-def _of_engines(service: LLMService) -> dict[str, str]:
-    return {names.SERVICE_LABEL: service.metadata.name}
 
 
 def _service(service: LLMService, name: str, selector: dict[str, str], port_name: str, port: int) -> Manifest:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from holdfast.api.engine_environment import RUST_FRONTEND
 from holdfast.api.llmservice import NO_RESOURCE, Accelerator, LLMServiceSpec, SecretKeyReference
@@ -84,7 +82,8 @@ def environment(
         *(_from_secret(name, reference) for name, reference in secrets.items() if reference is not None),
     ]
     of_group, of_pools = _OF_GROUP if accelerator.nodes > 1 else [], _OF_POOLS if spec.prefill else []
-    return _by_name([*ours, *of_group, *of_pools, *spec.engine.env, *accelerator.env])
+    every = (*ours, *of_group, *of_pools, *spec.engine.env, *accelerator.env)
+    return list({variable["name"]: dict(variable) for variable in every}.values())  # later ones replace earlier ones
 
 
 def resources(spec: LLMServiceSpec, accelerator: Accelerator) -> Manifest:
@@ -123,8 +122,3 @@ def probes(spec: LLMServiceSpec, port: str, settings: RenderSettings) -> Manifes
 
 def _from_secret(name: str, reference: SecretKeyReference) -> Manifest:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}
-
-
-def _by_name(variables: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """Later ones replace earlier ones of the same name."""
-    return list({variable["name"]: dict(variable) for variable in variables}.values())

@@ -151,12 +151,10 @@ class MetricsText:
         """Return the text; requests that come while it is rendered wait for the same one."""
         if names and (own := await self._restricted(names)) is not None:
             return own
-        if self._shared is None or (self._shared.done() and not self._is_recent()):
+        is_old = self._monotonic() - self._rendered_at >= _SAME_TEXT_SECONDS
+        if self._shared is None or (self._shared.done() and is_old):
             self._shared = asyncio.create_task(self._render())
         return await asyncio.shield(self._shared)
-
-    def _is_recent(self) -> bool:
-        return self._monotonic() - self._rendered_at < _SAME_TEXT_SECONDS
 
     async def _restricted(self, names: Sequence[str]) -> bytes | None:
         async with self._restricting:

@@ -131,13 +131,9 @@ def plan(
         shrink=(*shrink, *retired),
         grow=grow,
         delete=tuple(_emptied(part, deployed)),
-        spare=_spare(part, sum(sizes.values())),
+        spare=None if part.spec.max_cost_per_hour is not None else max(0, part.spec.max_replicas - sum(sizes.values())),
         restart=next((leader for leader in part.leaders if leader[0] == restarted), None),
     )
-
-
-def _spare(part: ServiceParts, decided: int) -> int | None:
-    return None if part.spec.max_cost_per_hour is not None else max(0, part.spec.max_replicas - decided)
 
 
 def _fronts(part: ServiceParts, activator: bool, router: bool) -> dict[str, int]:
