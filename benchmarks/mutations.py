@@ -15,6 +15,7 @@ import ast
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,20 +115,18 @@ def rooms(path: Path) -> list[Path]:
     return sorted(files, key=lambda file: (file.name != own, not imports[file], file.parent != folder, file.name))
 
 
-def verdict(mutation: Mutation, files: list[Path], limit_seconds: float) -> str:
+def verdict(mutation: Mutation, files: list[Path], limit_seconds: int) -> str:
     """Say whether tests fail for a mutation: `killed`, `survived`, or `late` where they take too long to say."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "operator"
         shutil.copytree(ROOT / "operator", copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutation.path.relative_to(ROOT / "operator")).write_bytes(mutation.source())
         path = os.pathsep.join((str(copy), str(ROOT)))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *map(str, files)]
-        try:
-            tried = subprocess.run(
-                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=limit_seconds
-            )
-        except subprocess.TimeoutExpired:
-            return "late"
+        limit = ("prlimit", f"--cpu={limit_seconds}")
+        command = [*limit, sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *map(str, files)]
+        tried = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    if tried.returncode == -signal.SIGXCPU:
+        return "late"
     return "survived" if tried.returncode == 0 else "killed"
 
 
@@ -135,7 +134,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the lot; default 1")
     parser.add_argument("--draw", type=int, default=40, help="how many mutations; default 40")
-    parser.add_argument("--seconds", type=float, default=300.0, help="for the tests of one mutation; default 300")
+    parser.add_argument(
+        "--seconds", type=int, default=300, help="of a processor for the tests of one mutation; default 300"
+    )
     parser.add_argument("--nearest", type=int, help="only so many test files of the package, the nearest first")
     parser.add_argument("--room", type=Path, nargs="*", help="test files or folders in place of those of the package")
     options = parser.parse_args()
