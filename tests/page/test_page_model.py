@@ -18,10 +18,11 @@ from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.decision import Action, BadByCause, ConditionValue, Explanation, SloView
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Concurrency
-from holdfast.observe.objects.cluster import Invalid
+from holdfast.observe.objects.cluster import Invalid, PrefillPool
 from holdfast.page import model
 from holdfast.page.history import COLUMNS, POINTS, SPAN_SECONDS, Track
 from holdfast.page.whatif import what_if
+from tests.control.parts import decision, llmservice, parts
 from tests.page.scenes import BEHIND, NOW, SLO, Scene, fleet, scene
 
 CAUSES = ("ttft", "tpot", "e2e", "rejected", "error")
@@ -111,6 +112,17 @@ def test_a_service_is_told_with_its_time_axis_changes_and_reasons() -> None:
     assert found["decision"]["inputs"]["forecastRps"] == 29.0
     assert found["decision"]["guards"] == ["DownHold: fewer replicas must suffice for 75 s"]
     assert found["slo"]["ttft_seconds"] == 1.0
+
+
+def test_both_pools_of_a_service_are_told_where_prompts_have_one_of_their_own() -> None:
+    assert told(scene())["pools"] == []
+    pair = parts(llmservice(router={}, replicas=1, prefill={"replicas": 2}), ready={"h100": 1}, sizes={"h100": 1})
+    pair = replace(pair, prefill=PrefillPool())
+    pools = told((pair, decision(pair, Action.HOLD, h100=1)))["pools"]
+    assert [(each["name"], each["ready"], each["desired"]) for each in pools] == [
+        ("chat", 1, 1),
+        ("chat.prefill", 0, 2),
+    ]
 
 
 def test_a_service_of_which_nothing_is_known_has_no_figure_that_is_zero() -> None:

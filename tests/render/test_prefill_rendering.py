@@ -12,6 +12,7 @@ from holdfast.api.llmservice import LLMService
 from holdfast.cli.main import build_parser
 from holdfast.render import AcceleratorFacts, RenderContext, render
 from holdfast.rendered.names import Manifest
+from holdfast_engine.objectives.rules import Role, parse_limits
 from tests.render.scenes import SETTINGS, live, service
 
 OURS = replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0")
@@ -68,6 +69,16 @@ def test_engines_of_both_pools_read_each_others_kv_cache(deployment: str) -> Non
     variables = {each["name"]: each for each in container["env"]}
     assert variables["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert variables["VLLM_NIXL_SIDE_CHANNEL_PORT"]["value"] == "5600"
+
+
+def test_engines_of_each_pool_know_their_role_and_the_same_objectives() -> None:
+    found = rendered(service(PAIR))
+    names = ("chat-engine-limits", "chat.prefill-engine-limits")
+    decode, prefill = (parse_limits(found["ConfigMap", name]["data"]["h100"]) for name in names)
+    assert (decode.role, prefill.role) == (Role.DECODE, Role.PREFILL)
+    assert decode.objectives == prefill.objectives
+    alone = rendered(service({"router": {}}))["ConfigMap", "chat-engine-limits"]["data"]["h100"]
+    assert "role" not in alone
 
 
 def test_a_transfer_of_the_users_own_is_the_only_one() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from holdfast.emulator.fast_loop import FastLoopScheduler
 from holdfast.emulator.metrics import EngineMetrics
+from holdfast.emulator.pairs import read_blocks
 from holdfast.enginemodel.enginetimer import host_of
 from holdfast.enginemodel.frontdesk import FrontDesk
 from holdfast.enginemodel.pipeline import Pipeline
@@ -103,6 +104,8 @@ class EmulatedEngine:
     def _enter(self, job: Job) -> None:
         if job.sequence in self._jobs:
             job.entered = True
+            if not isinstance(self.scheduler, FastLoopScheduler):
+                read_blocks(job.sequence)
             self.scheduler.add(job.sequence)
             self._work.set()
 
@@ -164,8 +167,12 @@ class EmulatedEngine:
             metrics.add("vllm:num_preemptions", len(plan.preempted))
         for sequence in plan.admitted:
             if sequence.preemptions == 0:
+                local = sequence.cached_tokens - sequence.read_tokens
                 metrics.add("vllm:prefix_cache_queries", sequence.prompt_tokens)
-                metrics.add("vllm:prefix_cache_hits", sequence.cached_tokens)
+                metrics.add("vllm:prefix_cache_hits", local)
+                if sequence.read_tokens:
+                    metrics.add("vllm:external_prefix_cache_queries", sequence.prompt_tokens - local)
+                    metrics.add("vllm:external_prefix_cache_hits", sequence.read_tokens)
 
         if self._estimate is not None and not plan.empty:
             work = self._estimate(plan)
@@ -208,13 +215,15 @@ class EmulatedEngine:
             asyncio.get_running_loop().call_at(seen_at, hand_out)
 
     def _count_first_token(self, sequence: Sequence, now: float) -> None:
-        metrics, cached = self.metrics, sequence.cached_tokens
+        metrics, cached, read = self.metrics, sequence.cached_tokens, sequence.read_tokens
         metrics.observe("vllm:time_to_first_token_seconds", now - sequence.arrived_at)
         metrics.add("vllm:prompt_tokens", sequence.prompt_tokens)
         metrics.add("vllm:prompt_tokens_by_source", sequence.prompt_tokens - cached, "local_compute")
-        metrics.add("vllm:prompt_tokens_by_source", cached, "local_cache_hit")
+        metrics.add("vllm:prompt_tokens_by_source", cached - read, "local_cache_hit")
+        metrics.add("vllm:prompt_tokens_by_source", read, "external_kv_transfer")
         metrics.add("vllm:prompt_tokens_cached", cached)
-        metrics.add("vllm:prompt_tokens_cached_by_source", cached, "device")
+        metrics.add("vllm:prompt_tokens_cached_by_source", cached - read, "device")
+        metrics.add("vllm:prompt_tokens_cached_by_source", read, "p2p")
 
     def _end_too_old(self) -> None:
         """End what has waited for longer than the limits allow, as the middleware of a real engine does."""

@@ -15,6 +15,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, generate_latest
 
 from holdfast.emulator.client_reports import ClientReports
+from holdfast.emulator.pairs import LEASE_SECONDS, read_blocks
 from holdfast.enginemodel.scheduler import (
     AtDoor,
     Refusal,
@@ -128,7 +129,10 @@ class FastLoopScheduler(Scheduler):
         self.loop.came()
         emitted = super().complete(plan, now)
         self.steps += 1
-        finished = [each.request_id for each in emitted if each.status is SequenceStatus.FINISHED]
+        ended = [each for each in emitted if each.status is SequenceStatus.FINISHED]
+        for each in ended:
+            each.handed_over = self.loop.hand_over(each, each.handed_over, LEASE_SECONDS)
+        finished = [each.request_id for each in ended]
         self.loop.updated(self._outputs.pop(plan, _NOTHING), finished)
         return emitted
 
@@ -184,6 +188,7 @@ class FastLoopScheduler(Scheduler):
         if self._reports is not None:
             self._reports.tell(ReportKind.STARTED, sequence.request_id, came_at)
         self.loop.arrive(sequence)
+        read_blocks(sequence)
         super()._enqueue(sequence)
 
     def _report(self, kind: ReportKind, sequence: Request, at: float) -> None:

@@ -58,6 +58,7 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     extra_args: dict[str, Any] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 def parse_request(body: bytes, headers: Mapping[str, str], *, chat: bool, max_model_len: int) -> CompletionRequest:
@@ -88,7 +89,8 @@ def parse_request(body: bytes, headers: Mapping[str, str], *, chat: bool, max_mo
         ends_by_itself=ends_by_itself,
         stream=bool(given.get("stream")),
         include_usage=bool(options.get("include_usage")) if isinstance(options, dict) else False,
-        extra_args=_extra_args(given),
+        extra_args=_object(given, "vllm_xargs"),
+        kv_transfer_params=_object(given, "kv_transfer_params"),
     )
 
 
@@ -142,10 +144,10 @@ def _max_tokens(given: dict[str, Any], *, chat: bool, room: int) -> tuple[int, b
     return asked, False
 
 
-def _extra_args(given: dict[str, Any]) -> dict[str, Any] | None:
-    found = given.get("vllm_xargs")
+def _object(given: dict[str, Any], name: str) -> dict[str, Any] | None:
+    found = given.get(name)
     if found is not None and not isinstance(found, dict):
-        raise BadRequest("vllm_xargs must be an object", param="vllm_xargs")
+        raise BadRequest(f"{name} must be an object", param=name)
     return found
 
 
@@ -186,8 +188,8 @@ class Completion:
             last += _event({**self._head(".chunk"), "choices": [], "usage": self.usage()})
         return last + b"data: [DONE]\n\n"
 
-    def body(self) -> bytes:
-        """The whole answer, for clients that do not stream."""
+    def body(self, handed_over: dict[str, Any] | None = None) -> bytes:
+        """The whole answer, for clients that do not stream, with parameters for a decode engine if there is one."""
         text = WORD * self.request.max_tokens
         choice: dict[str, Any] = {
             "index": 0,
@@ -199,7 +201,8 @@ class Completion:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return json.dumps({**self._head(""), "choices": [choice], "usage": self.usage()}).encode()
+        told = {"kv_transfer_params": handed_over} if handed_over else {}
+        return json.dumps({**self._head(""), "choices": [choice], "usage": self.usage(), **told}).encode()
 
     def usage(self) -> dict[str, int]:
         prompt, generated = self.request.prompt_tokens, self.request.max_tokens

@@ -19,6 +19,7 @@ from holdfast.emulator.engine import EmulatedEngine, Job
 from holdfast.emulator.fast_loop import FastLoopMetrics, FastLoopScheduler
 from holdfast.emulator.openai import BadRequest, Completion, CompletionRequest, parse_request
 from holdfast.emulator.options import EmulatorOptions, EngineSetup, set_up
+from holdfast.emulator.pairs import left_behind, shifted
 from holdfast.emulator.stream import Collector, TokenStream
 from holdfast.enginemodel.scheduler import LoraRequest, Refusal, RejectReason, SamplingParams, Sequence
 from holdfast_engine.apiserver.admission import GUARDED
@@ -44,6 +45,7 @@ class EmulatorServer:
         self.setup = setup
         own_name = secrets.token_hex(16)
         self._claim_key = header_key(own_name)
+        self._engine_id = secrets.token_hex(16)
         scheduler = setup.scheduler(_loop_time, own_name)
         metrics = setup.metrics(time.time())
         self.engine = EmulatedEngine(scheduler, setup.timer(), metrics, speed=setup.options.speed, work=setup.work())
@@ -133,6 +135,8 @@ class EmulatorServer:
         answer = Completion(f"{prefix}-{next(self._ids):016x}", int(time.time()), asked.model or self._name, asked)
         sequence = Sequence(asked.prompt_tokens, asked.max_tokens, arrived_at, asked.cached_tokens)
         sequence.sampling_params = SamplingParams(asked.extra_args)
+        sequence.kv_transfer_params = shifted(asked.kv_transfer_params, -_wall_clock_ahead())
+        sequence.handed_over = left_behind(sequence, self._engine_id, answer.id)
         pass_on(sequence.sampling_params, self._claim_key)
         if asked.model in self.setup.options.adapters:
             sequence.lora_request = LoraRequest(asked.model)
@@ -140,7 +144,8 @@ class EmulatorServer:
             return await self._stream(request, answer, sequence)
         collector = Collector()
         await self._run_job(Job(sequence, collector, asked.max_tokens, answer.finish_reason), collector)
-        return web.Response(body=answer.body(), content_type="application/json")
+        told = shifted(sequence.handed_over, _wall_clock_ahead())
+        return web.Response(body=answer.body(told), content_type="application/json")
 
     async def _stream(self, request: web.Request, answer: Completion, sequence: Sequence) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **self._named})
@@ -207,6 +212,11 @@ class EmulatorServer:
         if self._fast_loop is not None:
             body += self._fast_loop.render()
         return web.Response(body=body, headers={"Content-Type": METRICS_TYPE})
+
+
+def _wall_clock_ahead() -> float:
+    """By how much the clock of other engines is ahead of the loop's, in seconds."""
+    return time.time() - _loop_time()
 
 
 def _loop_time() -> float:

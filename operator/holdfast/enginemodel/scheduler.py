@@ -13,7 +13,7 @@ import enum
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.enginemodel.steplaw import Chunk, StepTimer
 
@@ -89,6 +89,7 @@ class Sequence:
     steps that are planned and not complete. It came to the API server at `sent_at`, which read it at `arrived_at`. The
     engine has a token at `..._token_at`, its client at `..._seen_at`. A prompt plus answer that exceeds the KV cache is
     refused by `Scheduler.add`. It asks for the adapter `lora_request`. Properties have the names of vLLM's Request.
+    Of the cached tokens `read_tokens` are another engine's; `handed_over` are the parameters for a decode engine.
     """
 
     prompt_tokens: int
@@ -111,6 +112,9 @@ class Sequence:
     held: bool = False
     lora_request: LoraRequest | None = None
     sampling_params: SamplingParams | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    read_tokens: int = 0
+    handed_over: dict[str, Any] | None = None
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -14,6 +14,7 @@ from holdfast.api.conditions import Condition, ConditionType, Status, worst_firs
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
 from holdfast.control.status.explanation import explained
+from holdfast.control.status.pools import pools_of
 from holdfast.control.status.report import cost_per_hour, iso, standing
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.decision import Action, Decision
@@ -151,6 +152,7 @@ def service(
         "concurrency": finite(asdict(decision.slo.concurrency)),
         "classes": [asdict(each) for each in decision.slo.classes],
         "batch": [asdict(each) for each in decision.slo.batch],
+        "pools": [each.to_dict() for each in pools_of(part, decision) or ()],
         "bad_source": None if decision.slo.bad is None else "exact" if decision.slo.bad.exact else "bounds",
         "limits": {"min": spec.min_replicas, "max": spec.max_replicas, "pinned": spec.pinned_replicas},
         "conditions": [_condition(each) for each in _in_order(standing(part, decision, at))],

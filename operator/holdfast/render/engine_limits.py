@@ -12,9 +12,10 @@ from holdfast.api.classes import RequestClass as DeclaredClass
 from holdfast.api.llmservice import SLO, Accelerator, LLMService
 from holdfast.api.quantities import parse_percent
 from holdfast.enginemodel.prior import PriorSource
+from holdfast.rendered.pools import role_of
 from holdfast.rendered.prior import declared_class, declared_prior
 from holdfast_engine.law.arithmetic import Law
-from holdfast_engine.objectives.rules import UNBOUNDED, Claim, Kind, Limits, Objectives, Overload, RequestClass
+from holdfast_engine.objectives.rules import UNBOUNDED, Claim, Kind, Limits, Objectives, Overload, RequestClass, Role
 
 
 def engine_limits(
@@ -46,6 +47,7 @@ def engine_limits(
         adapt=not fixed,
         overload=Overload(spec.overload),
         prior=_prior(service, accelerator),
+        role=Role(role_of(service)),
     )
 
 

@@ -35,7 +35,8 @@ export class ServiceView {
     this.marks = data.changes.map((change) => change.at);
     this.build(data);
     this.draw(data);
-    this.parts.replaceChildren(...classes(data), ...batch(data), ...decisions(data), ...whatIf(data), ...savings(data.used),
+    this.parts.replaceChildren(...pools(data), ...classes(data), ...batch(data), ...decisions(data), ...whatIf(data),
+      ...savings(data.used),
       ...inputs(data.decision, "The newest decision"),
       ...(data.recommendation ? inputs(data.recommendation, "Recommended") : []), ...conditions(data));
   }
@@ -168,6 +169,11 @@ function table(heads, rows) {
   }));
   whole.append(head, body);
   return whole;
+}
+
+function pools(data) {
+  const rows = data.pools.map((each) => [each.name, each.role, String(each.ready ?? 0), String(each.desired ?? 0)]);
+  return rows.length ? [el("h2", "", "Pools"), table(["pool", "role", "ready", "desired"], rows)] : [];
 }
 
 function classes(data) {
