@@ -322,9 +322,9 @@ class Prefill(ApiModel):
     replicas: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
     """Number of its engines. Required until prefill pools are sized."""
     accelerators: Annotated[
-        tuple[PoolAccelerator, ...], Field(max_length=1, json_schema_extra=fields.map_keyed_by("name"))
+        tuple[PoolAccelerator, ...], Field(min_length=1, max_length=1, json_schema_extra=fields.map_keyed_by("name"))
     ] = ()
-    """The accelerator that they run on, one at most. Default: the first of accelerators."""
+    """The accelerator that they run on, exactly one. Default: the first of accelerators."""
     batching: Batching | None = None
     """Batching limits of their scheduler. Default: batching."""
     args: EngineArguments | None = None

@@ -67,10 +67,10 @@ def _names_fit(service: Any) -> bool:
     return all(len(service.metadata.name) + len(each.name) <= MAX_NAMES_LENGTH for each in pool)
 
 
+_CEL_FIT = f".all(a, self.metadata.name.size() + a.name.size() <= {MAX_NAMES_LENGTH})"
 NAMES_OF_PREFILL_FIT = Rule(
-    "!has(self.spec.prefill) || !has(self.spec.accelerators)"
-    " || (has(self.spec.prefill.accelerators) ? self.spec.prefill.accelerators : self.spec.accelerators)"
-    f".all(a, self.metadata.name.size() + a.name.size() <= {MAX_NAMES_LENGTH})",
+    "!has(self.spec.prefill) || !has(self.spec.accelerators) || (has(self.spec.prefill.accelerators)"
+    f" ? self.spec.prefill.accelerators{_CEL_FIT} : self.spec.accelerators{_CEL_FIT})",
     f"with prefill, metadata.name and the name of an accelerator must have at most {MAX_NAMES_LENGTH} characters"
     " together: shorten one of them",
     _names_fit,

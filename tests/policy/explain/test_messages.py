@@ -29,6 +29,7 @@ from holdfast.control.benchmarks.benchmark_use import Standing, use_of
 from holdfast.control.limits.limits_in_force import NOTHING_APPLIED, Watched, applied
 from holdfast.control.objects.objects import correction
 from holdfast.control.objects.router_problem import no_image, router_problem
+from holdfast.control.status.pools import with_prefill
 from holdfast.control.status.report import invalid_status, with_adoption
 from holdfast.domain.activator import SILENT, Activator
 from holdfast.domain.benchmark import Engines, JobSeen, JobState
@@ -44,7 +45,7 @@ from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.observe.adoption.adoption import TargetState, adopted
 from holdfast.observe.objects import mapping
-from holdfast.observe.objects.cluster import Invalid
+from holdfast.observe.objects.cluster import Invalid, PrefillPool
 from holdfast.observe.objects.ended import ended_from_pod
 from holdfast.observe.signals import foreign_engines
 from holdfast.policy.batching.canary_test import Evidence
@@ -294,6 +295,17 @@ def of_target(kind: ConditionType, state: TargetState) -> tuple[Callable[[View],
         return lambda _: not_acted_on(found), view()
     active = ConditionValue(ConditionType.SCALING_ACTIVE, True, Reason.FOLLOWING_SLO, "sizes follow the SLO")
     (told,) = [each for each in with_adoption((active,), found) if each.type == kind]
+    return lambda _: (str(told.reason), told.message), view()
+
+
+def prefilled(*phases: ReplicaPhase) -> tuple[Callable[[View], Told], View]:
+    """What a service with two prefill engines in these phases is told, while its replica serves."""
+    found = enumerate(phases)
+    engines = tuple(Replica(f"chat.prefill-h100-{n}", "h100", phase, 0.0, reason="Pulling") for n, phase in found)
+    pair = parts(llmservice(router={}, replicas=1, prefill={"replicas": 2}), ready={"h100": 1})
+    pair = replace(pair, prefill=PrefillPool(engines))
+    serving = ConditionValue(ConditionType.READY, True, Reason.SERVING, "1 of 1 replica is ready")
+    (told,) = with_prefill((serving,), pair)
     return lambda _: (str(told.reason), told.message), view()
 
 
@@ -890,6 +902,8 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "capacity, superseded": capacity(newer="chat-limits"),
     "capacity, no such engine": capacity(),
     "capacity, implausible": capacity(services=("chat",), refusing=("chat",)),
+    "Ready, a prefill engine starts": prefilled(ReplicaPhase.READY, ReplicaPhase.STARTING),
+    "Ready, no prefill engine": prefilled(ReplicaPhase.STARTING),
     "Ready, target missing": of_target(ConditionType.READY, TargetState()),
     "ScalingActive, target with an HPA": of_target(
         ConditionType.SCALING_ACTIVE, TargetState(deployment(), autoscaler="HorizontalPodAutoscaler web")
