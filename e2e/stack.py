@@ -100,6 +100,28 @@ def _is_served(kubectl: Kubectl, name: str) -> bool:
 
 
 @contextmanager
+def operators_restarted() -> Iterator[None]:
+    """Replace both operators after the block, and wait until a new one leads.
+
+    For a block at whose end an API goes that they watch: the API server ends the watch seconds later, and the leader
+    ends with it. What the next test has seen decided by then, the page of the next leader may not know.
+    """
+    try:
+        yield
+    finally:
+        old, system = _operators(), Kubectl(NAMESPACE)
+        system.run("rollout", "restart", "deployment/holdfast")
+        system.wait_available("holdfast", 120)
+        system.wait_until(lambda: not _operators() & old and leader() in _operators(), 60, "a new operator that leads")
+
+
+def _operators() -> set[str]:
+    """The operators' pods, those that end included."""
+    found = Kubectl(NAMESPACE).items("pods", "app.kubernetes.io/component=operator")
+    return {pod["metadata"]["name"] for pod in found}
+
+
+@contextmanager
 def operator_outside(namespace: str, *flags: str) -> Iterator[None]:
     """Run an operator of its own for one namespace, outside the cluster, while none runs inside."""
     program = pathlib.Path(sys.executable).parent / "holdfast"

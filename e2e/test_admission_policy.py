@@ -167,7 +167,7 @@ def others(operator: None, place: Kubectl) -> Iterator[Kubectl]:
     )
     place.wait_until(lambda: _told_of(place, "configmap", "theirs") != "", 60, "the policy")
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    with stack.optional_api("leaderworkerset.x-k8s.io", "LeaderWorkerSet", schema):
+    with stack.operators_restarted(), stack.optional_api("leaderworkerset.x-k8s.io", "LeaderWorkerSet", schema):
         yield place
 
 
@@ -216,7 +216,8 @@ def test_of_pods_only_a_leader_of_a_group_is_deleted_and_none_is_made_one(others
     assert tried(others, "delete", "pod", "leader") == ""
     for name in _PODS.keys() - {"leader"}:
         assert "deletes leaders of its groups only" in tried(others, "delete", "pod", name)
-        assert "labels and annotations" in _told_of(others, "pod", name, {"metadata": {"labels": {_INDEX: "2"}}})
+        taken = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {_INDEX: "2"}}}
+        assert "labels and annotations" in applied(others, taken)
 
 
 def test_nothing_is_written_in_a_system_namespace(others: Kubectl) -> None:

@@ -36,7 +36,7 @@ def groups(operator: None, place: Kubectl, tmp_path_factory: pytest.TempPathFact
     place.apply(_service(2))
     lacking = place.wait_for("llms", "chat", _lacks_the_api, 60, "ApiMissing")
     assert "install LeaderWorkerSet" in condition(lacking, "Stalled")["message"]
-    with group_set_controller(tmp_path_factory.mktemp("lws")):
+    with stack.operators_restarted(), group_set_controller(tmp_path_factory.mktemp("lws")):
         # The operator looks for the API every 30 s, and restarts.
         _wait_for_ready(place, 2)
         yield place

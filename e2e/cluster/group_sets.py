@@ -47,7 +47,7 @@ def group_set_controller(folder: Path) -> Iterator[None]:
         yield
     finally:
         for each in (*webhooks, *types):
-            kubectl.delete(each["kind"], each["metadata"]["name"], wait=False)
+            kubectl.delete(each["kind"], each["metadata"]["name"])
         process.terminate()
         process.wait()
 
