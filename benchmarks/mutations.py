@@ -121,10 +121,11 @@ def verdict(mutation: Mutation, files: list[Path], limit_seconds: int) -> str:
         copy = Path(folder) / "operator"
         shutil.copytree(ROOT / "operator", copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutation.path.relative_to(ROOT / "operator")).write_bytes(mutation.source())
-        path = os.pathsep.join((str(copy), str(ROOT)))
-        limit = ("prlimit", f"--cpu={limit_seconds}")
-        command = [*limit, sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *map(str, files)]
-        tried = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+        # The project's own pythonpath would come first, with the code as it is.
+        paths = (f"--override-ini=pythonpath={copy} {ROOT}", "--import-mode=importlib")
+        command = ["prlimit", f"--cpu={limit_seconds}", sys.executable, "-m", "pytest", "-x", "-q", *paths]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(copy), str(ROOT)))}
+        tried = subprocess.run([*command, *map(str, files)], cwd=ROOT, env=environment, capture_output=True)
     if tried.returncode == -signal.SIGXCPU:
         return "late"
     return "survived" if tried.returncode == 0 else "killed"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from benchmarks.mutations import ROOT, mutations, rooms
+import pytest
+
+from benchmarks.mutations import ROOT, mutations, rooms, verdict
 
 CODE = '''"""A text with 7."""
 
@@ -37,3 +39,13 @@ def test_the_tests_that_import_a_module_come_first_and_then_those_of_its_folder(
     assert names[0] == "test_forecast.py"
     assert names.index("test_growth.py") < names.index("test_scenarios.py")
     assert rooms(ROOT / "operator/holdfast_engine/law/steplaw.py")[0].name == "test_engine_steplaw.py"
+
+
+@pytest.mark.slow
+def test_a_mutation_is_what_the_tests_import(tmp_path: Path) -> None:
+    half, whole = (tmp_path / f"test_{name}.py" for name in ("half", "whole"))
+    half.write_text("from holdfast.policy.settings import PolicySettings\n\ndef test_nothing(): PolicySettings()\n")
+    whole.write_text(f"{half.read_text()}def test_it(): assert PolicySettings().drain_seconds == 30.0\n")
+    source = ROOT / "operator/holdfast/policy/settings.py"
+    drained = next(each for each in mutations(source) if each.before == "30.0")
+    assert [verdict(drained, [tests], 120) for tests in (half, whole)] == ["survived", "killed"]
