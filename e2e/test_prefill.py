@@ -91,7 +91,7 @@ def test_the_replicas_serve_whole_requests_while_there_is_no_prefill_engine(pair
 def test_a_prefill_pool_that_is_removed_leaves_nothing(pair: Kubectl) -> None:
     pair.patch("llms", "pair", {"spec": {"prefill": None}})
     pair.wait_until(lambda: not pair.items("pods", _PREFILL), _START_SECONDS, "the end of the prefill engines")
-    kinds = "deployments,services,serviceaccounts,poddisruptionbudgets,configmaps"
+    kinds = "deployments,services,poddisruptionbudgets,configmaps"
     pair.wait_until(
         lambda: not [each for each in pair.items(kinds) if "prefill" in each["metadata"]["name"]], 60, "their objects"
     )

@@ -37,7 +37,6 @@ def test_a_prefill_pool_adds_its_own_objects_of_fixed_size() -> None:
     alone, pair = rendered(service({"router": {}, "replicas": 1})), rendered(service(PAIR))
     assert set(pair) - set(alone) == {
         ("Service", "chat-prefill-replicas"),
-        ("ServiceAccount", "chat.prefill"),
         ("PodDisruptionBudget", "chat.prefill"),
         ("PodMonitor", "chat.prefill"),
         ("ConfigMap", "chat.prefill-engine-limits"),
@@ -47,6 +46,7 @@ def test_a_prefill_pool_adds_its_own_objects_of_fixed_size() -> None:
     assert set(alone) <= set(pair)
     assert pair["Deployment", POOL]["spec"]["replicas"] == 3
     assert {each["metadata"]["ownerReferences"][0]["name"] for each in pair.values()} == {"chat"}
+    assert pair["Deployment", POOL]["spec"]["template"]["spec"]["serviceAccountName"] == "chat"
 
 
 def test_nothing_that_selects_the_replicas_selects_an_engine_of_the_prefill_pool() -> None:

@@ -102,7 +102,7 @@ def _placement(service: LLMService, accelerator: Accelerator) -> Manifest:
 
 def _identity(service: LLMService, settings: RenderSettings) -> Manifest:
     return {
-        "serviceAccountName": service.metadata.name,
+        "serviceAccountName": names.declared_name(service),
         "automountServiceAccountToken": False,
         # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads.
         "enableServiceLinks": False,

@@ -92,14 +92,16 @@ def _common(
 
 
 def _prefill(service: LLMService, settings: RenderSettings, context: RenderContext) -> Iterator[Manifest]:
-    """The prefill pool: as a service of its own, but that nobody asks it, and that its size is in its manifest."""
+    """The prefill pool: as a service of its own, but that nobody asks it, and that its size is in its manifest.
+
+    Its pods have the service's ServiceAccount, which the operator may not delete.
+    """
     if (pool := prefill_pool(service)) is None:
         return
     (accelerator,) = pool.spec.accelerators
     own = replace(context, accelerators=((accelerator.name, context.prefill),), limits=())
     made = deployment(pool, accelerator, settings, own)
     made["spec"]["replicas"] = pool.spec.replicas
-    yield objects.service_account(pool)
     yield objects.disruption_budget(pool, 1)
     if context.pod_monitor:
         yield objects.pod_monitor(pool, settings)

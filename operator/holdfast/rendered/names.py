@@ -171,15 +171,17 @@ def queue_labels(service: LLMService) -> dict[str, str]:
     return {key: labels[key] for key in QUEUE_LABELS if key in labels}
 
 
-def owner_reference(service: LLMService) -> Manifest:
-    """The LLMService as owner: deleting it deletes everything, nothing of it can block the deletion.
+def declared_name(service: LLMService) -> str:
+    """The name of the LLMService itself, also of a pool of it."""
+    return service.metadata.name.partition(".")[0]
 
-    What a pool of it owns is the LLMService's.
-    """
+
+def owner_reference(service: LLMService) -> Manifest:
+    """The LLMService as owner: deleting it deletes everything, nothing of it can block the deletion."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "name": service.metadata.name.partition(".")[0],
+        "name": declared_name(service),
         "uid": service.metadata.uid,
         "controller": True,
         "blockOwnerDeletion": False,
