@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from e2e.engine.conftest import Crowd, stock_crowd
-from e2e.engine.pair import Answer, Pair, running_pair
+from e2e.engine.prefilldecode import Answer, Pair, running_pair
 from e2e.engine.server import Prompt, Server
 from e2e.patience import patient
 from e2e.vllm.environment import Environment
