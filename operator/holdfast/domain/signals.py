@@ -251,13 +251,13 @@ class BatchTraffic:
     done: float = 0.0
     prompt_tokens: float = 0.0  # those of done requests, as the next
     output_tokens: float = 0.0
-    started_prompt_tokens: float = 0.0  # those of requests that had their first token
-    cached_prompt_tokens: float = 0.0
+    started_tokens: float = 0.0  # those of requests that had their first token
+    cached_tokens: float = 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """All of them."""
-        own = (self.done, self.prompt_tokens, self.output_tokens, self.started_prompt_tokens, self.cached_prompt_tokens)
+        own = (self.done, self.prompt_tokens, self.output_tokens, self.started_tokens, self.cached_tokens)
         return *own, *(number for each in self.classes for number in (each.unfinished, each.done))
 
 

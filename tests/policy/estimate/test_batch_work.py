@@ -135,7 +135,7 @@ def test_without_a_forecast_batch_asks_for_nothing() -> None:
 
 numbers = st.one_of(st.floats(), st.sampled_from([0.0, -0.0, 1e-300, 1e11, LARGEST, 7080.0]))
 views = st.builds(
-    lambda row, state, tokens: told(("night", *row), state=state, prompt_tokens=tokens, cached_prompt_tokens=tokens),
+    lambda row, state, tokens: told(("night", *row), state=state, prompt_tokens=tokens, cached_tokens=tokens),
     st.tuples(numbers, numbers),
     st.sampled_from(SignalState),
     numbers,
@@ -160,6 +160,6 @@ def test_the_sums_of_engines_are_those_that_are_learned() -> None:
         "done",
         "prompt_tokens",
         "output_tokens",
-        "started_prompt_tokens",
-        "cached_prompt_tokens",
+        "started_tokens",
+        "cached_tokens",
     ]

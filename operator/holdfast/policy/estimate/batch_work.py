@@ -69,7 +69,7 @@ def watch_batch(memory: BatchWork, seen: Seen, classes: Sequence[BatchClass], le
 
 def _sums(batch: BatchTraffic) -> Sums:
     own = batch.done, batch.prompt_tokens, batch.output_tokens
-    return Sums(*own, batch.started_prompt_tokens, min(batch.cached_prompt_tokens, batch.started_prompt_tokens))
+    return Sums(*own, batch.started_tokens, min(batch.cached_tokens, batch.started_tokens))
 
 
 def _counted(
