@@ -8,7 +8,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.api.llmservice import LLMService
-from holdfast.domain.service import AcceleratorOption, BatchingLimits, Hardware, Schedule, ServiceKey, ServiceSpec, Slo
+from holdfast.domain.service import (
+    AcceleratorOption,
+    BatchClass,
+    BatchingLimits,
+    Hardware,
+    Schedule,
+    ServiceKey,
+    ServiceSpec,
+    Slo,
+)
 from holdfast.domain.taints import Toleration
 from holdfast.observe.objects.spec import to_spec
 
@@ -147,6 +156,19 @@ def test_every_declared_field_arrives() -> None:
     assert (spec.max_model_len, spec.quantization) == (8192, "fp8")
     assert spec.batching == BatchingLimits(64, 4096)
     assert not spec.may_surge
+
+
+def test_batch_classes_arrive_apart_from_objectives_where_requests_may_claim_them() -> None:
+    classes = [
+        {"name": "night", "kind": "Batch", "finishWithin": "8h", "priority": -1},
+        {"name": "rest", "kind": "Batch"},
+        {"name": "bulk", "ttft": "5s"},
+    ]
+    slo = LARGEST["spec"]["slo"] | {"classes": classes}
+    spec = to_spec(LLMService.parse(edited(slo=slo)))
+    assert spec.batch == (BatchClass("night", -1, 28_800.0), BatchClass("rest"))
+    assert [each.name for each in spec.slo.classes] == ["bulk"]
+    assert to_spec(LLMService.parse(edited(slo=slo | {"claim": "None"}))).batch == ()
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def explain(plan: ServicePlan) -> Decision:
 
 RESTING = frozenset({Reason.IDLE, Reason.REQUESTS_HELD, Reason.ACTIVATOR_SILENT})
 REPLACING = frozenset({Reason.ENGINE_HUNG, Reason.ENGINE_ERRORS, Reason.ENGINE_LAGGING, Reason.NODE_CLOSING})
-BOUNDED = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED, Reason.BATCH_TO_FINISH})
-NOT_OF_THE_LOAD = BOUNDED | RESTING | REPLACING
+OTHER_CAUSES = frozenset({Reason.SCHEDULED_FLOOR, Reason.CAPACITY_LIMITED, Reason.BATCH_TO_FINISH})
+NOT_OF_THE_LOAD = OTHER_CAUSES | RESTING | REPLACING
 """Reasons of changes that the load did not cause: they are no flapping."""
 
 
