@@ -15,7 +15,7 @@ from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.status.report import status_of
 from holdfast.domain.cluster import Replica, ReplicaPhase
-from holdfast.domain.decision import Action, BadByCause, ConditionValue, Explanation, SloView
+from holdfast.domain.decision import Action, BadByCause, BatchView, ConditionValue, Explanation, SloView
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Concurrency
 from holdfast.observe.objects.cluster import Invalid, PrefillPool
@@ -39,6 +39,13 @@ def told(scene: Scene, changes: tuple[model.Change, ...] = ()) -> dict[str, Any]
     track = Track()
     track.record(NOW, model.figures(part, made))
     return model.service(part, made, track.until(NOW), changes, model.Moment(NOW, NOW - 60.0, NOW - 60.0))
+
+
+def test_batch_work_stands_on_the_page_as_far_as_it_is_known() -> None:
+    batch = (BatchView("night", 120.0, 0.5, 28_800.0), BatchView("rest", None, 0.0, None))
+    rows = told(scene(slo=replace(SLO, batch=batch)))["batch"]
+    assert [each["name"] for each in rows] == ["night", "rest"]
+    assert rows[1] == {"name": "rest", "unfinished": None, "done_rps": 0.0, "finish_seconds": None}
 
 
 def test_what_was_used_adds_up_over_the_known_spans_and_names_the_command() -> None:
