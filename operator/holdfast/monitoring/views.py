@@ -19,13 +19,8 @@ RUNNING_STATES = ("ready", "starting", "unschedulable", "failing", "draining")
 STATES = (("^ready", GOOD), ("^starting", "blue"), ("^unschedulable", WARN), ("^failing", BAD), ("^draining", DULL))
 
 
-def good_share(selector: Selector) -> str:
-    """Good of all judged requests, over a short while."""
-    return f"{summed_over_time(selector(series.GOOD))} / ({summed_over_time(selector(series.JUDGED))} > 0)"
-
-
 def class_good_share(selector: Selector) -> str:
-    """The same by class."""
+    """Good of all judged requests of each class, over a short while."""
     bad, judged = (summed_over_time(selector(name)) for name in (series.CLASS_BAD, series.CLASS_JUDGED))
     return f"1 - {bad} / ({judged} > 0)"
 

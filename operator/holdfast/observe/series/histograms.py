@@ -8,7 +8,7 @@ count is the one that the classic series would have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def read_histogram(told: Any) -> Histogram:
     Raises: TypeError, ValueError, KeyError or OverflowError for any other shape.
     """
     total, found, running = float(told["count"]), dict[float, float](), 0.0
-    for _, lower, upper, count in sorted(told.get("buckets", ()), key=_upper_edge):
+    for _, lower, upper, count in sorted(told.get("buckets", ()), key=lambda bucket: float(bucket[2])):
         if math.isfinite(float(lower)):
             found.setdefault(float(lower), running)
         running += float(count)
@@ -58,10 +58,6 @@ def read_histogram(told: Any) -> Histogram:
     found[math.inf] = total
     edges = sorted(found)
     return Histogram(total, float(told["sum"]), tuple(edges), tuple(found[edge] for edge in edges))
-
-
-def _upper_edge(bucket: Sequence[Any]) -> float:
-    return float(bucket[2])
 
 
 def without_classic(engines: EngineSelector, family: str, interval: str = "") -> str:

@@ -187,7 +187,7 @@ def measure(
         left_out=len(records) - len(counted),
         verdicts=_commonest(definitions.verdicts(counted, slo, bounds)),
         outcomes=_commonest(Counter(str(record.outcome) for record in counted)),
-        statuses=_statuses(counted),
+        statuses=_commonest(Counter(str(each.http_status) for each in counted if each.http_status not in (None, 200))),
         **_spreads(timed),
         request_rps=_per_second(len(finished), cut.seconds),
         # Of the finished requests: counted by arrival, there could be more good requests than finished ones.
@@ -211,11 +211,6 @@ def measure(
         client=client,
         tokens_per_dollar=definitions.tokens_per_dollar(output_rate, dollars_per_hour or 0.0),
     )
-
-
-def _statuses(counted: Sequence[RequestRecord]) -> dict[str, int]:
-    """Of HTTP, but 200."""
-    return _commonest(Counter(str(each.http_status) for each in counted if each.http_status not in (None, 200)))
 
 
 def _spreads(timed: Sequence[RequestRecord]) -> dict[str, Any]:
