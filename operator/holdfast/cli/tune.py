@@ -182,14 +182,10 @@ async def _live_ladder(arguments: argparse.Namespace, service: ServiceSpec | Non
     load = _ladder_load(arguments, wanted, loads.lengths_of(arguments))
     async with _restored(engine):
         settings = ladder_of(arguments, await engine.knobs.most())
-        measured = partial(_rung, engine.trials, load)
+        measured = partial(engine.trials.rung, load=load)
         found = await climb(settings, measured, wanted.slo.objective, _progress(ladder_report.line))
     await _leave(engine.knobs.restore() if found.chosen is None else engine.knobs.apply(found.chosen.setting))
     return LadderReport(f"{engine.title(wanted)}; {load.told}", load.told, wanted, found, simulated=False)
-
-
-async def _rung(trials: LiveTrials, load: LadderLoad, setting: Setting) -> Results:
-    return await trials.rung(setting, load)
 
 
 async def _simulated_ladder(

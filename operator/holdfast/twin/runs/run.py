@@ -138,9 +138,8 @@ class _Run:
         duration, now = self.scenario.duration, 0.0
         drain = max(_longest_seconds(service) for service in self.services)
         while now < duration + drain and not (now >= duration and self._done()):
-            now = min(
-                self.next_tick, self.next_scrape, self.cluster.next_change(), self._next_fault(), duration + drain
-            )
+            fault = self.faults[0][0] if self.faults else math.inf
+            now = min(self.next_tick, self.next_scrape, self.cluster.next_change(), fault, duration + drain)
             self.cluster.advance(now)
             self._apply_faults(now)
             if now >= self.next_scrape:
@@ -219,9 +218,6 @@ class _Run:
             return None
         ttft, tpot = p90_seconds(service, view.scraped_at) if percentiles else (None, None)
         return replace(_sighted(service, engines, self.cluster.now), ttft_p90_seconds=ttft, tpot_p90_seconds=tpot)
-
-    def _next_fault(self) -> float:
-        return self.faults[0][0] if self.faults else math.inf
 
     def _apply_faults(self, now: float) -> None:
         while self.faults and self.faults[0][0] <= now:
