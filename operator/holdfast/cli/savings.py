@@ -61,7 +61,8 @@ async def told(api: ApiPort, arguments: argparse.Namespace, settings: Settings) 
         spec = with_prices(spec, arguments.cost)
         history = await asyncio.to_thread(_history, spec, arguments.since, settings)
         with simulating() as show:
-            found = savings.savings(service, spec, history, _has_plugin(service), show)
+            with_plugin = service.spec.target is None and service.spec.engine.plugin == "Auto"  # by its spec
+            found = savings.savings(service, spec, history, with_plugin, show)
     except QueryError as problem:
         return said("savings", 1, str(problem))
     except (InvalidLLMService, BadInput, BadPolicy) as problem:
@@ -83,11 +84,6 @@ async def _declared(api: ApiPort, service: LLMService) -> tuple[LLMService, Serv
     if isinstance(part, Invalid):
         raise BadInput(part.message)
     return part.service, part.spec
-
-
-def _has_plugin(service: LLMService) -> bool:
-    """Whether its engines have the plugin, as far as its spec says."""
-    return service.spec.target is None and service.spec.engine.plugin == "Auto"
 
 
 def _history(spec: ServiceSpec, span_seconds: float, settings: Settings) -> Recorded:

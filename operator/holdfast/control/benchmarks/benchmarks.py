@@ -369,7 +369,8 @@ class Benchmarks:
         """Post an Event for a phase change; on the service too, because of the load."""
         entry, warning, reason, turn = case.entry, step.phase is Phase.FAILED, str(step.reason), repr(case.status)
         _LOG.info("%s: %s/%s: %s", entry.key, step.phase, reason, step.message)
-        if case.part is not None and (step.phase is Phase.RUNNING or _ends_load(case, step)):
+        ends_load = step.phase in _ENDED and case.known.phase is Phase.RUNNING
+        if case.part is not None and (step.phase is Phase.RUNNING or ends_load):
             of, message = case.part.spec, f"benchmark {entry.key.name}: {step.message}"
             await acting.post_on_service(self._api, of.key, of.uid, reason, message, now=now, turn=turn)
         await acting.post(self._api, entry.key, entry.uid, reason, step.message, warning=warning, now=now, turn=turn)
@@ -379,10 +380,6 @@ class Benchmarks:
             return
         if await acting.write_status(self._api, entry.key, entry.uid, status):
             self._written[entry.key] = (entry.uid, status)
-
-
-def _ends_load(case: _Case, step: Progress) -> bool:
-    return step.phase in _ENDED and case.known.phase is Phase.RUNNING
 
 
 def _reason(status: Mapping[str, Any]) -> str:

@@ -248,6 +248,10 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Planned
         return replace(offer, impossible=_possible(slo, option.name, bench.feasible(idle)))
     price = dollars(spec, option, replicas)
     share = rate / replicas / offer.saturation_rps
+    # Of prompts and answers, of the requests that fit an engine.
+    tokens_per_hour = (
+        3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
+    )
     front = _front(spec, option, attainment, _sizes(rate, offer.saturation_rps, replicas, fewest))
     wants_idle = share < ALMOST_IDLE and replicas > most_replicas(spec, option.name)[0]
     return replace(
@@ -256,7 +260,7 @@ def _sized(offer: Offer, bench: Bench, option: AcceleratorOption, load: _Planned
         load=share,
         relaxed=_objectives(slo, bench.feasible(LEAST_LOAD * offer.saturation_rps)) if wants_idle else "",
         cost_per_hour=price,
-        cost_per_million_tokens=None if price is None else 1e6 * price / _tokens_per_hour(load),
+        cost_per_million_tokens=None if price is None else 1e6 * price / tokens_per_hour,
         front=tuple(_with_speed(point, bench, load) for point in front) if load.speeds else front,
     )
 
@@ -282,11 +286,6 @@ def _least(holds: Callable[[int], bool], least: int, most: int) -> int | None:
         below, size = size, min(most, 2 * size - least + 1)
     sizes = range(below + 1, size + 1)
     return sizes[bisect_left(sizes, True, key=holds)]
-
-
-def _tokens_per_hour(load: _PlannedLoad) -> float:
-    """Of prompts and answers, of the requests that fit an engine."""
-    return 3600.0 * load.rate_rps * (1.0 - load.refused_share) * (load.mix.prompt_tokens + load.mix.output_tokens)
 
 
 def _front(
