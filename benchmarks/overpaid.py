@@ -26,10 +26,10 @@ import numpy as np
 
 from benchmarks.autoscaling.cases import CASES
 from benchmarks.autoscaling.played import replica_seconds
-from holdfast import policy
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.demand import replicas_for
 from holdfast.twin.arrays.timers import Floats
 from holdfast.twin.pods.cluster import EPOCH_SECONDS
@@ -54,7 +54,7 @@ class Recorded(Holdfast):
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         """The sizes that change, as the operator would set them."""
-        decisions, self._memory = policy.decide(snapshot, self._memory)
+        decisions, self._memory = decide(snapshot, self._memory)
         self.decisions += [(snapshot.now - EPOCH_SECONDS, each) for each in decisions]
         return {each.key: Move(each.verdict.targets) for each in decisions if each.verdict.action is not Action.HOLD}
 

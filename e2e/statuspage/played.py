@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast import policy
 from holdfast.api.conditions import ConditionType, conditions_of, merge_conditions
 from holdfast.api.llmservice import LLMService
 from holdfast.api.reasons import Reason
@@ -22,6 +21,8 @@ from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.page.board import Board
 from holdfast.page.history import SPAN_SECONDS
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
 from holdfast.twin.arrays.timers import Floats
 from holdfast.twin.policies import Holdfast
 from holdfast.twin.policy_port import Move
@@ -47,7 +48,7 @@ class _Watched(Holdfast):
         self.ticks: list[Tick] = []
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
-        decisions, self._memory = policy.decide(snapshot, self._memory)
+        decisions, self._memory = decide(snapshot, self._memory)
         seen = {service.spec.key: service for service in snapshot.services}
         for decision in decisions:
             found = seen[decision.key]
@@ -93,7 +94,7 @@ def without_image(tick: Tick) -> Tick:
     traffic = Traffic(SignalState.ABSENT, "no engine of it is scraped; check Prometheus' targets")
     placements = (Placement("l40s", 1, workload=Workload("chat-l40s")),)
     seen = ServiceSnapshot(part.spec, traffic, part.replicas, placements, born_at=at - 900.0)
-    decisions, _ = policy.decide(Snapshot(at, (seen,), (), Timing()), policy.Memory())
+    decisions, _ = decide(Snapshot(at, (seen,), (), Timing()), Memory())
     return at, part, decisions[0]
 
 

@@ -18,9 +18,10 @@ from holdfast.cli.reading import Operator
 from holdfast.control.status.decision_record import record_of, written
 from holdfast.control.status.explanation import explained
 from holdfast.domain.service import ServiceKey
-from holdfast.policy import FleetContext, Memory, PolicySettings, decide, decide_alone
 from holdfast.policy.capacity_request import Allocation
-from holdfast.policy.memory import ServiceMemory
+from holdfast.policy.decide import decide, decide_alone
+from holdfast.policy.memory import FleetContext, Memory, ServiceMemory
+from holdfast.policy.settings import PolicySettings
 from tests.builders import ServiceView, a_snapshot, accelerator, replicas, service, traffic
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/holdfast"

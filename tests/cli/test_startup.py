@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pkgutil
 import resource
 import subprocess
@@ -41,6 +42,17 @@ def cpu_seconds(*arguments: str) -> float:
 def test_a_help_comes_at_once(arguments: tuple[str, ...], bound: float) -> None:
     # The first try may compile the sources, and a crowded machine makes each one slower: one within the bound is proof.
     assert any(cpu_seconds(*arguments) <= bound for _ in range(TRIES))
+
+
+def test_a_plan_loads_no_decision_of_the_operator() -> None:
+    program = "import sys, holdfast.cli.plan; sys.exit('holdfast.policy.decide' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_command_runs_with_garbage_collected_and_its_imports_left_alone() -> None:
+    assert main(["completion", "bash"]) == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
 
 
 def test_the_list_of_commands_is_that_of_their_parsers() -> None:

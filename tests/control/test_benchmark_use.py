@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import policy
 from holdfast.api.llmservice import LLMService
 from holdfast.control.tick.loop import Loop
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.objects.benchmarks import Benchmark
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.policy.settings import PolicySettings
 from tests.control.parts import llmservice, parts
 from tests.control.test_benchmark_edits import ENGINE_CHANGES, ENGINE_STAYS, LIMITS
 from tests.control.test_benchmarks import CALM_SECONDS, FAILURE, ROOT, SUMMARY, Play, a_target
@@ -54,7 +54,7 @@ class World(Play):
             actuator=Acting(),  # type: ignore[arg-type]
             telemetry=self.failures,
             timing=Timing(5.0, 15.0),
-            policy_settings=policy.PolicySettings(),
+            policy_settings=PolicySettings(),
             monotonic=self.clock,
             wall=self.clock,
             benchmarks=self.operator,
@@ -195,7 +195,7 @@ async def test_what_stands_there_stays_while_a_service_is_not_decided_on(
     """Whether it could be sized from the result is not known in such a tick."""
     await world.measure_what_cannot_be()
     await world.tick()
-    monkeypatch.setattr(policy, "decide", lambda snapshot, memory, *rest, **more: ((), memory))
+    monkeypatch.setattr("holdfast.control.tick.loop.decide", lambda snapshot, memory, *rest, **more: ((), memory))
     await world.tick()
     assert world.use() == ("False", "Implausible")
 

@@ -19,7 +19,9 @@ from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
-from holdfast.policy import FleetContext, Memory, PolicySettings, decide
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import FleetContext, Memory
+from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, ServiceView, a_snapshot, accelerator, node, replicas, service, traffic
 
 CHAT = service().with_accelerators(accelerator("h100", cost_per_gpu_hour=2.95), accelerator("l40s"))

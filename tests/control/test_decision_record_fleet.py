@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.control.status.decision_record import DecisionRecord, decided_again, read, record_of, written
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy import FleetContext, decide, decide_alone
+from holdfast.policy.decide import decide, decide_alone
+from holdfast.policy.memory import FleetContext
 from tests.builders import ServiceBuilder, accelerator, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.fluid import FixedRates

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from holdfast import policy
 from holdfast.api.conditions import TRANSIENT
 from holdfast.api.crd import LLMSERVICE
 from holdfast.control.status.decision_record import Records, decided_again, read
@@ -26,6 +24,7 @@ from holdfast.observe.endpoints.token_probe import Answer, TokenProbe
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.observe.objects.gpu_caps import GpuCaps
 from holdfast.observe.signals.traffic import TrafficRequest
+from holdfast.policy.settings import PolicySettings
 from holdfast.runtime import telemetry
 from tests.builders import NOW, condition, traffic
 from tests.control.parts import llmservice, parts
@@ -123,7 +122,7 @@ def a_loop(
         actuator=acting,  # type: ignore[arg-type]
         telemetry=telemetry,
         timing=Timing(tick_seconds, 15.0),
-        policy_settings=policy.PolicySettings(),
+        policy_settings=PolicySettings(),
         monotonic=clock,
         wall=wall,
         caps=caps,
@@ -261,7 +260,7 @@ async def test_gpus_that_cannot_be_shared_out_keep_nobody_from_a_decision(monkey
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the solver is ill")
 
-    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "allocate", fail)
+    monkeypatch.setattr("holdfast.policy.decide.allocate", fail)
     acting, telemetry = Acting(), Telemetry()
     await a_loop(NoMetrics(), acting, telemetry).run_once()
     assert acting.decided == ["chat"]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast import policy
 from holdfast.api.reasons import Reason
 from holdfast.control.tick.loop import Loop
 from holdfast.domain.activator import Activator
@@ -17,6 +16,7 @@ from holdfast.domain.decision import Decision
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW
 from tests.control.parts import llmservice, parts
 from tests.control.test_loop import NoMetrics, Telemetry
@@ -74,7 +74,7 @@ def looping(acting: Acting, activators: Told) -> Loop:
         actuator=acting,  # type: ignore[arg-type]
         telemetry=Telemetry(),
         timing=Timing(5.0, 15.0),
-        policy_settings=policy.PolicySettings(),
+        policy_settings=PolicySettings(),
         monotonic=lambda: NOW,
         wall=lambda: NOW,
         activators=activators,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import policy
 from holdfast.api.conditions import ConditionType
 from holdfast.api.status import BatchingStatus
 from holdfast.control.status.report import status_of
@@ -23,6 +22,7 @@ from holdfast.domain.snapshot import Timing
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.observe.series.samples import QueryError
 from holdfast.observe.signals.traffic import TrafficRequest
+from holdfast.policy.settings import PolicySettings
 from tests.builders import condition, traffic
 from tests.control.parts import llmservice, parts
 from tests.control.test_loop import Acting, Telemetry
@@ -71,7 +71,7 @@ class Operator:
             actuator=self.acting,  # type: ignore[arg-type]
             telemetry=self.telemetry,
             timing=Timing(TICK, SCRAPE),
-            policy_settings=policy.PolicySettings(),
+            policy_settings=PolicySettings(),
             monotonic=self.clock,
             wall=self.clock,
         )

@@ -19,7 +19,7 @@ from holdfast.domain.signals import Traffic
 from holdfast.domain.snapshot import Timing
 from holdfast.observe.objects.cluster import Invalid, ObservedDeployment, ServiceParts
 from holdfast.observe.objects.mapping import placement_from_deployment, version_of
-from holdfast.policy import PolicySettings
+from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, traffic
 from tests.control.parts import parts
 from tests.control.test_actuator import SERVICES, actuator

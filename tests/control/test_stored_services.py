@@ -25,7 +25,8 @@ from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.observe.objects.cluster import ServiceParts
 from holdfast.observe.objects.mapping import epoch
-from holdfast.policy import Memory, decide
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
 from holdfast.render import render
 from tests.builders import counts, replicas, sizes
 from tests.observe.test_cluster_view import Cluster

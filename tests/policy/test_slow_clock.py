@@ -15,7 +15,8 @@ import pytest
 
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey
-from holdfast.policy import FleetContext, Memory, decide
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import FleetContext, Memory
 from tests.builders import NOW, ServiceBuilder, accelerator, service
 from tests.policy.contest import RATE_RPS, SETTINGS, Contest
 from tests.policy.replayed import MODEL, Picture

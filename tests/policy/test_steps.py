@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.policy import steps
+from holdfast.policy import decide, steps
 from tests.builders import ServiceBuilder, accelerator, service
 from tests.policy.contest import Contest
 
 STEPS = ("learn", "propose", "transition", "explain")
-DECIDE = sys.modules["holdfast.policy.decide"]  # the package's attribute of that name is the function
 
 
 @contextmanager
@@ -33,7 +31,7 @@ def counted() -> Iterator[Counter[tuple[str, str]]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
             patch.setattr(steps, name, counting(name, getattr(steps, name)))
-        patch.setattr(DECIDE, "allocate", counting("allocate", DECIDE.allocate))
+        patch.setattr(decide, "allocate", counting("allocate", decide.allocate))
         yield calls
 
 

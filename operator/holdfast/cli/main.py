@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import util
-from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
 
 from holdfast.api.suggestions import did_you_mean
 from holdfast.cli.commands import COMMANDS, SIMULATING
@@ -30,17 +32,24 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _version() -> str:
-    try:
-        return version("holdfast-operator")
-    except PackageNotFoundError:
-        return "of a checkout that is not installed"
+class _Version(argparse.Action):
+    """Says which version is installed: only who asks for it has the files of the installation read."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            said = version("holdfast-operator")
+        except PackageNotFoundError:
+            said = "of a checkout that is not installed"
+        print(f"holdfast {said}")
+        parser.exit()
 
 
 def build_parser(commands: Iterable[str] = COMMANDS, listed: Iterable[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the given commands; of `listed` ones it knows only the names and what they are for."""
     parser = _Parser(prog="holdfast", description="Keeps the service-level objectives of LLM services on Kubernetes.")
-    parser.add_argument("--version", action="version", version=f"holdfast {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
     for command in commands:
         importlib.import_module(f"holdfast.cli.parsers.{command}").add_parser(subparsers)
@@ -86,7 +95,17 @@ def _run(given: Sequence[str]) -> int:
     if command in SIMULATING and util.find_spec("numba") is None:
         print(f"holdfast {command}: it simulates, and the package numba is missing; {EXTRA}", file=sys.stderr)
         return 2
-    return int(importlib.import_module(f"holdfast.cli.{command}").run(parsed))
+    return int(_loaded(f"holdfast.cli.{command}").run(parsed))
+
+
+def _loaded(module: str) -> ModuleType:
+    """The module, imported without a search for garbage: nearly all that imports make stays."""
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 if __name__ == "__main__":

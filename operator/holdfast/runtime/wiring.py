@@ -16,7 +16,6 @@ from functools import partial
 
 import kopf
 
-from holdfast import policy
 from holdfast.act.api import ApiPort, ApiUnreachable, KubernetesApi, NoCluster, WhileLeading, connect
 from holdfast.act.discovery import (
     has_benchmarks,
@@ -48,6 +47,7 @@ from holdfast.observe.series.client import PrometheusClient
 from holdfast.observe.signals.prometheus import PrometheusSource
 from holdfast.page.board import Board
 from holdfast.page.recall import Recall
+from holdfast.policy.settings import PolicySettings
 from holdfast.render import RenderSettings
 from holdfast.render.podfiles import load_plugin, load_pod_files
 from holdfast.runtime import memory, ports
@@ -285,8 +285,8 @@ def _elector(settings: Settings, api: KubernetesApi) -> Elector:
     )
 
 
-def _policy_settings(settings: Settings) -> policy.PolicySettings:
-    return policy.PolicySettings(
+def _policy_settings(settings: Settings) -> PolicySettings:
+    return PolicySettings(
         provisioning_seconds=settings.node_provisioning_seconds,
         starting_seconds=settings.startup_seconds,
         idle_seconds=settings.idle_seconds,

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from holdfast import policy
 from holdfast.api.suggestions import did_you_mean
 from holdfast.domain.decision import Action, Decision, PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
 from holdfast.enginemodel.replica_model import EngineModel
-from holdfast.policy.decide import STEP_LAW
+from holdfast.policy.decide import STEP_LAW, decide
+from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
 from holdfast.twin.peers.aibrix import AibrixApa
 from holdfast.twin.peers.dynamo import DynamoLatency, DynamoSla
@@ -48,7 +48,7 @@ class Holdfast:
         self.name = "holdfast" if fast_loop else "holdfast-slow"
         self.fast_loop, self.admission = fast_loop, not fast_loop
         self.provisioning_seconds = PolicySettings().provisioning_seconds
-        self._memory = policy.Memory()
+        self._memory = Memory()
 
     def decide(self, snapshot: Snapshot) -> Mapping[ServiceKey, Move]:
         return {
@@ -60,7 +60,7 @@ class Holdfast:
     def decisions(self, snapshot: Snapshot) -> tuple[Decision, ...]:
         """What the operator would say of every service."""
         settings = PolicySettings(provisioning_seconds=self.provisioning_seconds)
-        found, self._memory = policy.decide(snapshot, self._memory, settings, self._model)
+        found, self._memory = decide(snapshot, self._memory, settings, self._model)
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -79,7 +78,7 @@ def test_where_gpus_cannot_be_shared_out_all_keep_what_was_granted(monkeypatch: 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the solver is ill")
 
-    monkeypatch.setattr(sys.modules["holdfast.policy.decide"], "allocate", fail)
+    monkeypatch.setattr("holdfast.policy.decide.allocate", fail)
     model = FixedRates({"h100": RATE_RPS})
     decisions, after = decide(contest.snapshot(), before, SETTINGS, model, unshared=failures.append)
     assert len(decisions) == 2

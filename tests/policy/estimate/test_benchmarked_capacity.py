@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import policy
 from holdfast.domain.benchmark import EngineKind, Measured, newest
+from holdfast.domain.decision import Decision
 from holdfast.domain.service import BatchingLimits, ServiceSpec, Slo
 from holdfast.domain.signals import SignalState
 from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.maths.normal_belief import NormalBelief
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.benchmarked_capacity import mix_of, scaled
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
+from holdfast.policy.memory import Memory
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, no_traffic, replicas, service, traffic
 
 CHAT = service()
@@ -156,11 +158,11 @@ def test_limits_of_the_engine_that_was_measured_count_for_the_comparison() -> No
 
 
 def test_sizes_follow_the_result_and_status_says_where_it_comes_from() -> None:
-    def decided(*results: Measured) -> policy.Decision:
+    def decided(*results: Measured) -> Decision:
         view = ServiceView(CHAT, traffic(40.0), replicas(4)).snapshot()
         snapshot = a_snapshot()
         given = replace(snapshot, services=(replace(view, measured=results),))
-        (decision,), _ = policy.decide(given, policy.Memory())
+        (decision,), _ = decide(given, Memory())
         return decision
 
     result = measured(0.5 * predicted(measured()))

@@ -10,8 +10,10 @@ import pytest
 from holdfast.domain.cluster import Replica
 from holdfast.domain.decision import Action
 from holdfast.domain.service import Schedule
-from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.cold_start import ColdStarts, node_seconds, watch_cold_starts
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, ServiceView, a_snapshot, replicas, service, traffic
 from tests.policy.fluid import FixedRates
 

@@ -21,9 +21,11 @@ from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import Schedule
 from holdfast.domain.signals import History, RateSample, SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
-from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy.decide import decide
 from holdfast.policy.estimate.scale_to_zero import LEADING_SECONDS, LONGEST_SECONDS, SILENT_SECONDS, Idle, idle_seconds
 from holdfast.policy.estimate.scale_to_zero import with_history as pauses_of
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, ServiceBuilder, condition, counts, no_traffic, service
 
 TICK, COLD_START = 5.0, 40.0

@@ -9,7 +9,9 @@ from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import AcceleratorOption
 from holdfast.domain.taints import Taint, Toleration, are_tolerated
-from holdfast.policy import Memory, PolicySettings, decide
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import Memory
+from holdfast.policy.settings import PolicySettings
 from tests.builders import ServiceView, a_snapshot, accelerator, condition, node, replicas, service
 
 GPU = "nvidia.com/gpu"

@@ -131,6 +131,19 @@ def test_misses_that_no_rate_avoids_leave_no_rate_and_none_leave_the_bound() -> 
     assert 19.8 <= crossing(lambda rate: 0.0, 0.01, 5.0, 20.0)[0] <= 20.0
 
 
+@pytest.mark.parametrize(("budget", "trials"), [(0.05, 1), (0.01, 1), (0.001, 2)])
+def test_a_rate_four_percent_off_is_tried_again_only_where_few_misses_tell(budget: float, trials: int) -> None:
+    tried: list[float] = []
+
+    def misses(rate: float) -> float:
+        tried.append(rate)
+        return budget * rate**12.0
+
+    found, _ = crossing(misses, budget, 1.04, 10.0, 12.0)
+    assert found == pytest.approx(1.0)
+    assert len(tried) == trials
+
+
 def test_behind_a_plain_service_many_replicas_keep_less_than_alone_and_more_of_them_more() -> None:
     bench = Bench(KIND, SLO, LENGTHS, draws=2)
     rate = 9.0 * bench.rate(5.0).rate_rps

@@ -12,14 +12,13 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from holdfast import policy
 from holdfast.domain.cluster import NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.domain.taints import Taint, are_tolerated
 from holdfast.enginemodel.replica_model import EngineModel
-from holdfast.policy.decide import STEP_LAW
+from holdfast.policy.decide import STEP_LAW, decide_alone
 from holdfast.policy.memory import FleetContext, Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 
@@ -130,7 +129,7 @@ def decided_again(record: DecisionRecord, model: EngineModel = STEP_LAW) -> Deci
 
     None if this code would not decide yet.
     """
-    decision, _ = policy.decide_alone(record.snapshot, record.memory, record.context, record.settings, model)
+    decision, _ = decide_alone(record.snapshot, record.memory, record.context, record.settings, model)
     return decision
 
 

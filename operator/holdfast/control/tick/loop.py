@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from holdfast import policy
 from holdfast.control.benchmarks.benchmarks import Benchmarks
 from holdfast.control.objects.router_problem import router_problem
 from holdfast.control.status import decision_record
@@ -33,6 +32,9 @@ from holdfast.observe.objects.mapping import epoch
 from holdfast.observe.signals.prometheus import MetricsSource
 from holdfast.observe.signals.restore import HistoryRestore, Restored
 from holdfast.observe.signals.traffic import TrafficRequest
+from holdfast.policy.decide import decide
+from holdfast.policy.memory import FleetContext, Memory
+from holdfast.policy.settings import PolicySettings
 from holdfast.rendered.names import activator_name
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ class Loop:
         actuator: Actuator,
         telemetry: LoopTelemetry,
         timing: Timing,
-        policy_settings: policy.PolicySettings,
+        policy_settings: PolicySettings,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
         activators: ActivatorSource | None = None,
@@ -99,7 +101,7 @@ class Loop:
         # Our own pool: if DNS does not answer, lookups occupy every thread of the event loop's pool for minutes.
         self._thinking = ThreadPoolExecutor(1, "decide")
         self._benchmarks = benchmarks
-        self._memory = policy.Memory()
+        self._memory = Memory()
         self._restore = HistoryRestore(metrics, monotonic, wall)
         self._wake = asyncio.Event()
         self._progressed_at: float | None = None
@@ -152,10 +154,10 @@ class Loop:
         with self._phase("decide"):
             snapshot = self._picture(found, traffic, restored, held, measured, lost, now)
             failed: dict[ServiceKey, Exception] = {}
-            contexts: dict[ServiceKey, policy.FleetContext] = {}
+            contexts: dict[ServiceKey, FleetContext] = {}
             # On a thread: meanwhile the event loop renews the lease, reads watches and runs slow queries.
-            decide = functools.partial(
-                policy.decide,
+            deciding = functools.partial(
+                decide,
                 snapshot,
                 self._memory,
                 self._policy_settings,
@@ -164,7 +166,7 @@ class Loop:
                 recorded=contexts.__setitem__,
             )
             records = functools.partial(_record, snapshot, self._memory, self._policy_settings, contexts)
-            decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, decide)
+            decisions, self._memory = await asyncio.get_running_loop().run_in_executor(self._thinking, deciding)
             self._restore.learned({key: found for key, found in restored.found.items() if key not in failed})
         with self._phase("act"):
             invalid = (*self._cluster.invalid(), *found.refused, *self._undecided(services, failed))
@@ -250,9 +252,9 @@ class Loop:
 
 def _record(
     snapshot: Snapshot,
-    memory: policy.Memory,
-    settings: policy.PolicySettings,
-    contexts: Mapping[ServiceKey, policy.FleetContext],
+    memory: Memory,
+    settings: PolicySettings,
+    contexts: Mapping[ServiceKey, FleetContext],
     key: ServiceKey,
 ) -> str:
     """Record of a change's inputs; the change is published even if the record cannot be written."""

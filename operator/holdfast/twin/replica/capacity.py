@@ -44,8 +44,9 @@ GLANCE = 6000
 STEEPNESS = 12.0
 """Power of the rate with which misses are taken to grow while fewer than two rates are known."""
 
-ALIKE, NEAR = 2.0, 0.03
-"""Misses within this factor of the budget, and rates so near, say by a line through two of them where the budget is."""
+ALIKE, NEAR, NEARER, FEW = 2.0, 0.05, 0.03, 0.01
+"""Misses within this factor of the budget, and rates so near, say by a line through two of them where the budget is;
+rates nearer still where the budget is below `FEW`: a share of few misses is less certain."""
 
 STRAIGHT = 4.0
 """Factor between the misses of two rates up to which a line through them is taken for the curve."""
@@ -256,6 +257,7 @@ def crossing(
     a trickle misses.
     """
     low, high, rate, before = 0.0, most, guess, (math.nan, math.nan)
+    near = NEAR if budget >= FEW else NEARER
     while LEAST_SHARE * guess < rate < guess / LEAST_SHARE:
         share = misses(rate)
         low, high = (rate, high) if share <= budget else (low, rate)
@@ -263,7 +265,7 @@ def crossing(
         steepness = _steepness(before, seen, steepness)
         step = math.exp(min(max(-seen[1] / (steepness or STEEPNESS), -MOST_STEP), MOST_STEP))
         is_far = abs(seen[1] - before[1]) > math.log(STRAIGHT)
-        if share > 0.0 and steepness and not is_far and abs(seen[1]) <= math.log(ALIKE) and abs(step - 1.0) <= NEAR:
+        if share > 0.0 and steepness and not is_far and abs(seen[1]) <= math.log(ALIKE) and abs(step - 1.0) <= near:
             return min(max(rate * step, low), high), steepness
         if high - low <= RESOLUTION * high:
             return low, steepness
