@@ -25,7 +25,7 @@ from holdfast.twin.policies import make_policy
 SEARCH = "twin/runs/oracle.py"
 SHARED = ("domain", "enginemodel", "twin", "render/admission.py", "render/engine_limits.py")
 JUDGED = tuple(str(Path(__file__).with_name(name)) for name in ("fixed_limits.py", "played.py", "scarcity.py"))
-FAST_LOOP = ("twin/arrays/fast_loop.py", "twin/arrays/fast_loop_arrays.py", "twin/arrays/queue_lanes.py")
+FAST_LOOP = tuple(f"twin/arrays/{name}.py" for name in ("batch", "fast_loop", "fast_loop_arrays", "queue_lanes"))
 """What only engines with the plugin go through."""
 
 IN_PODS = (

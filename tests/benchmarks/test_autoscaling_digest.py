@@ -79,9 +79,12 @@ def test_runs_of_engines_with_the_plugin_and_no_others_come_from_the_fast_loop()
     modules = set(map(module, FAST_LOOP))
     assert {file.name for file in root.rglob("*.py") if imported(file) & modules} == {
         "arrivals.py",
+        "batch.py",
         "engines.py",
         "fast_loop.py",
         "fleet.py",
+        "queue_lanes.py",
+        "step_end.py",
         "step_plan.py",
     }
     for name, (knobs, _) in POLICIES.items():

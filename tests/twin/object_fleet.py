@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
 from holdfast.twin.arrays import arrivals, step_end
 from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.arrays.state_arrays import (
+    BATCH_SUMS,
     ENTERING,
     EXACT,
     LEAST_OUTSTANDING,
@@ -37,8 +39,12 @@ from holdfast.twin.arrays.state_arrays import (
 from holdfast.twin.arrays.timers import Floats
 from holdfast_engine.law.leastsquares import UNITS
 from holdfast_engine.law.steplaw import BLOCK
+from holdfast_engine.objectives.claims import CLAIMED, header_key
 from holdfast_engine.objectives.rules import Limits
 from tests.fakes import GivenLimits
+
+WORD = "word"
+"""What keeps claims of headers apart from those of bodies."""
 
 
 @dataclass(slots=True)
@@ -58,7 +64,9 @@ class ObjectFleet(EngineFleet):
         self, workload: Workload, kinds: Sequence[EngineSpec], slo: Slo, routing: Routing, told: Sequence[Limits]
     ) -> None:
         super().__init__(workload, kinds, slo, routing, told)
-        self._told = tuple(told)
+        self._told, numbers = tuple(told), workload.of_class
+        names = ["", *(each.name for each in told[0].classes)]
+        self._claims = [names[of] for of in ([0] * len(workload) if numbers is None else numbers.tolist())]
         self._engines: dict[int, _Engine] = {}
 
     def add(self, kind: int = 0) -> int:
@@ -66,7 +74,7 @@ class ObjectFleet(EngineFleet):
         clock, engine = ReplayClock(self.now), self.kinds[kind]
         timer = engine.started_timer
         graphs = host_of(timer).graphs.captured
-        scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock, graphs)
+        scheduler = FastLoopScheduler(engine.limits, GivenLimits(self._told[kind]), clock, graphs, own_name=WORD)
         desk = FrontDesk(host_of(timer).front_end)
         self._engines[number] = _Engine(scheduler, clock, Pipeline(timer), desk)
         return number
@@ -147,12 +155,15 @@ class ObjectFleet(EngineFleet):
         if engine.scheduler.sends_away():
             # The headers of a stream go out before it waits: its client comes over another connection next time.
             self._world.connections[request["connection"]]["engine"] = NOBODY
-        prompt, output = int(request["prompt"]), int(request["output"])
+        prompt, output, claim = int(request["prompt"]), int(request["output"]), self._claims[number]
+        is_batch = self._told[0].by_name[claim].is_batch
+        CLAIMED.set(claim)
         if engine.scheduler.refuse(prompt) is not None or not engine.scheduler.fits(prompt, output):
             request["state"] = REJECTED
-            record["rejected"] += 1
+            record["rejected"] += not is_batch
             return
         sequence = Request(prompt, output, read_at, int(request["cached"]))
+        sequence.sampling_params = SimpleNamespace(extra_args={header_key(WORD): claim})
         engine.scheduler.add(sequence)
         engine.numbers[sequence] = number
         request["state"] = WAITING
@@ -188,8 +199,13 @@ class ObjectFleet(EngineFleet):
         record["running"], record["waiting"] = len(scheduler.running), len(scheduler.waiting)
         record["free_blocks"], record["queued_tokens"] = scheduler.free_blocks, scheduler.queued_prompt_tokens
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]
-        for name, value in zip(EXACT, scheduler.loop.counts(), strict=True):
+        ledger, batch = scheduler.loop.ledger, scheduler.loop.batch
+        judged = [tally for name, tally in ledger.classes.items() if not self._told[0].by_name[name].is_batch]
+        for name, *values in zip(EXACT, *(tally.numbers for tally in (ledger.own, *judged)), strict=True):
+            record[name] = sum(values)
+        for name, value in zip(BATCH_SUMS, batch.sums, strict=True):
             record[name] = value
+        record["batch_running"], record["batch_waiting"] = batch.running, scheduler.loop.queue.order.batch_count
         fit = scheduler.loop.fit
         for term, name in enumerate(STEPS):
             record[name] = UNITS[term] * (fit.sums[term] + fit.rows[BLOCK][term])

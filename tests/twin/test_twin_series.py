@@ -111,7 +111,7 @@ def test_a_row_has_every_column_of_an_engine() -> None:
     fleet.add()
     fleet.add()
     fleet.advance(1.0)
-    rows = rows_of(fleet.states([0, 1]))
+    rows = rows_of(fleet.states([0, 1]), fleet.verdicts([0, 1]))
     assert rows.shape == (2, len(COLUMNS))
     for number in (0, 1):
         state = fleet.state(number)

@@ -21,13 +21,12 @@ NOT_PLAYED = {
         "revisions": "no revision is on trial in the twin",
         "silent": "an engine that hangs is seen by its own metrics",
         "failing": "no engine ends requests with an error",
-        "classes": "no request of the twin claims a class",
-        "batch": "no request of the twin claims a class",
+        "batch": "batch that must be done by a time is not played",
     },
     AcceleratorTraffic: {
         "failed": "no engine ends requests with an error",
         "aborted": "clients wait for their answers",
-        "batch": "no request of the twin claims a class",
+        "batch": "without_batch fills it, from what the plugins count",
     },
     EngineFacts: dict.fromkeys(
         {each.name for each in fields(EngineFacts)} - {"kv_tokens", "block_tokens"},

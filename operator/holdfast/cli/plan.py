@@ -22,13 +22,15 @@ from holdfast.cli.waiting import simulating, waiting
 from holdfast.domain.service import ServiceSpec
 from holdfast.domain.typical_lengths import TYPICAL_OUTPUT_TOKENS, TYPICAL_PROMPT_TOKENS
 from holdfast.enginemodel.catalog import find_accelerator, find_model
+from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.prior import PriorSource
 from holdfast.enginemodel.suggestions import like_accelerator, like_model
 from holdfast.observe.objects.spec import to_spec
 from holdfast.tools.bench.runs.manifest import parsed_service, read_manifest
 from holdfast.tools.plan import picture, speculation
 from holdfast.tools.plan.busiest_minute import read_busiest
-from holdfast.tools.plan.plan import offers
+from holdfast.tools.plan.classes import Demand, demand_of, hardest, planned
+from holdfast.tools.plan.plan import MOST_PAIRS, offers
 from holdfast.tools.plan.prices import with_prices
 from holdfast.tools.plan.rows import Offer, Point, pareto
 from holdfast.tools.plan.spec_bounds import most_replicas
@@ -36,7 +38,7 @@ from holdfast.tools.plan.speculation import Speculated, speculated
 from holdfast.tools.reports import page
 from holdfast.tools.reports.files import check_files, check_folders
 from holdfast.twin.arrays.fleet import Workload
-from holdfast.twin.replica.capacity import LengthPairs, lognormal_lengths
+from holdfast.twin.replica.capacity import LengthPairs, lognormal_lengths, pairs
 from holdfast.twin.scenarios.inputs import BadInput
 
 MOST_TOKENS = 1_000_000
@@ -70,25 +72,30 @@ def run(arguments: argparse.Namespace) -> int:
         check_folders(arguments, "plot")
         service = _service(arguments)
         spec = with_prices(to_spec(service), arguments.cost)
+        if arguments.perfect and arguments.classes:
+            raise BadInput("--class and --perfect exclude each other: holdfast simulate plays classes of a scenario")
         if arguments.perfect:
             from holdfast.cli import perfect  # with all of the twin, which no other plan needs
 
             return perfect.run(arguments, service, spec)
         _check_plan(arguments)
         load = _load(arguments, spec.slo.window_seconds)
+        demand = demand_of(service.spec.slo, dict(arguments.classes)) if arguments.classes else None
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
-    found = _offers(spec, load, arguments.max_num_seqs, arguments.plot is not None)
+    found, whose = _offers(spec, load, demand, arguments)
+    noted = [*whose, *notes(spec, found, load.recorded is not None, bool(whose))]
     drafts = arguments.speculate and speculated(spec, load.rate_rps, load.lengths, found, arguments.speculate)
     if arguments.json:
         drafted = {} if drafts is None else {"speculation": [asdict(each) for each in drafts]}
-        print(json.dumps(_as_json(spec, load, found) | drafted, indent=1))
+        sized = {"sized_for": whose} if whose else {}
+        print(json.dumps(_as_json(spec, load, found) | sized | drafted, indent=1))
     else:
-        _print(spec, load, found, drafts or ())
+        _print(spec, load, found, noted, drafts or ())
     if arguments.plot is not None:
         try:
-            _draw(arguments.plot, spec, load, found, drafts or ())
+            _draw(arguments.plot, spec, load, found, noted, drafts or ())
         except OSError as problem:
             print(f"holdfast plan: cannot write {arguments.plot}: {problem.strerror}", file=sys.stderr)
             return 1
@@ -155,10 +162,23 @@ class _Load:
     recorded: Workload | None = None
 
 
-def _offers(spec: ServiceSpec, load: _Load, sequences: Sequence[int], speeds: bool) -> tuple[Offer, ...]:
+def _offers(
+    spec: ServiceSpec, load: _Load, demand: Demand | None, arguments: argparse.Namespace
+) -> tuple[tuple[Offer, ...], list[str]]:
+    """What is offered, and with classes for which of them."""
     with simulating() as show:
-        shown = partial(show, "simulating")
-        return offers(spec, load.rate_rps, load.lengths, shown, load.recorded, sequences, speeds)
+        # Recorded requests say nothing of their classes: sizes are played with random ones.
+        shown, recorded = partial(show, "simulating"), load.recorded if demand is None else None
+        sequences, speeds = arguments.max_num_seqs, arguments.plot is not None
+
+        def made(of: ServiceSpec, rate_rps: float) -> tuple[Offer, ...]:
+            return offers(of, rate_rps, load.lengths, shown, recorded, sequences, speeds)
+
+        if demand is None:
+            return made(spec, load.rate_rps), []
+        sized = hardest(spec, LengthMix.from_pairs(pairs(load.lengths)[:MOST_PAIRS]), demand)
+        found = [offer for each in sized for offer in planned(each, load.rate_rps * demand.part, made)]
+        return tuple(found), [each.told(demand.part) for each in sized]
 
 
 def _load(arguments: argparse.Namespace, window_seconds: float) -> _Load:
@@ -228,11 +248,13 @@ def _front_line(offer: Offer, point: Point) -> str:
     return f"{price}  {100 * point.attainment:.2f} %  {point.replicas} x {offer.name}"
 
 
-def _print(spec: ServiceSpec, load: _Load, found: Sequence[Offer], drafts: Sequence[Speculated]) -> None:
+def _print(
+    spec: ServiceSpec, load: _Load, found: Sequence[Offer], noted: Sequence[str], drafts: Sequence[Speculated]
+) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, soft_wrap=True, markup=False, highlight=False)
     console.print(_lead(spec, load))
     _print_table(console, *_table(found))
-    for note in notes(spec, found, load.recorded is not None):
+    for note in noted:
         console.print(note)
     front = pareto(found)
     if front:
@@ -255,7 +277,14 @@ def _print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence
     console.print(table, soft_wrap=False)
 
 
-def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer], drafts: Sequence[Speculated]) -> None:
+def _draw(
+    path: Path,
+    spec: ServiceSpec,
+    load: _Load,
+    found: Sequence[Offer],
+    noted: Sequence[str],
+    drafts: Sequence[Speculated],
+) -> None:
     """The picture alone, or a page with it and the table."""
     drawn = picture.picture(spec, load.rate_rps, found)
     if path.suffix == ".png":
@@ -266,7 +295,7 @@ def _draw(path: Path, spec: ServiceSpec, load: _Load, found: Sequence[Offer], dr
         f'<p class="lead">{html.escape(_lead(spec, load))}</p>',
         page.image(drawn, "Cost and attainment, what a user gets against what a GPU gives, and what a replica carries"),
         f"<h2>Choices</h2>{page.table(heads, rows)}",
-        *(f"<p>{html.escape(note)}</p>" for note in notes(spec, found, load.recorded is not None)),
+        *(f"<p>{html.escape(note)}</p>" for note in noted),
         f"<h2>{FRONT}</h2><ul>",
         *(f"<li>{html.escape(_front_line(offer, point))}</li>" for offer, point in pareto(found)),
         "</ul>",

@@ -17,18 +17,19 @@ DEFAULT, GUESSED = "*", "?"
 AS_IN_SPEC = f"{DEFAULT} as in the spec; run it at 50 to 70 % of saturation, if the objectives are met there"
 
 
-def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool) -> list[str]:
-    """Lines below the table; sizes were played with `recorded` requests, or with random ones."""
+def notes(spec: ServiceSpec, found: Sequence[Offer], recorded: bool, by_class: bool = False) -> list[str]:
+    """Lines below the table; sizes were played with `recorded` requests, or with random ones, and planned for the
+    hardest class where they are `by_class`."""
     return [
         *([AS_IN_SPEC] if any(offer.default_batching for offer in found) else []),
         *_guesses(found),
-        *_unknown(spec),
+        *_unknown(spec, by_class),
         *_rooflines(found),
         *_taken(spec),
         *_limits(spec, found),
         *_refusals(spec, found),
         *_unpriced(found),
-        *(_spread(offer, recorded) for offer in found if not offer.spread_holds),
+        *(_spread(offer, recorded and not by_class) for offer in found if not offer.spread_holds),
         *_unplayed(found),
         *dict.fromkeys(offer.impossible for offer in found if offer.impossible),
     ]
@@ -41,10 +42,10 @@ def _guesses(found: Sequence[Offer]) -> Iterator[str]:
         yield f"{GUESSED} {name}: step times are not measured, but {why}"
 
 
-def _unknown(spec: ServiceSpec) -> Iterator[str]:
+def _unknown(spec: ServiceSpec, by_class: bool) -> Iterator[str]:
     """What the simulated replica lacks of the declared one."""
-    if spec.slo.classes:
-        yield "classes are not planned for: all requests have the service's own objectives"
+    if spec.slo.classes and not by_class:
+        yield "classes are not planned for without --class NAME=20%: all requests have the service's own objectives"
     for option in spec.accelerators:
         if option.nodes > 1:
             why = "the speed of the link between nodes is unknown"

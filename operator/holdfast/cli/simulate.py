@@ -38,10 +38,10 @@ from holdfast.twin.runs.oracle import ORACLE, oracle
 from holdfast.twin.runs.peak import STATIC_PEAK, room, static_peak
 from holdfast.twin.runs.results import summary
 from holdfast.twin.runs.run import Finished, simulate
-from holdfast.twin.scenarios.declared_service import Declared, too_long
+from holdfast.twin.scenarios.declared_service import Declared, class_numbers, too_long
 from holdfast.twin.scenarios.inputs import ALL_POLICIES, BadInput
 from holdfast.twin.scenarios.scenario import Scenario, ServiceEntry
-from holdfast.twin.scenarios.workload import make_workload
+from holdfast.twin.scenarios.workload import make_workload, with_classes
 
 SEARCHED = {STATIC_PEAK: static_peak, ORACLE: oracle}
 """What is found by many runs, for scenarios of one service."""
@@ -233,6 +233,11 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
         workload = make_workload(entry.workload, scenario.duration, folder, seed)
     except BadInput as problem:
         raise BadInput(f"{path}: services {entry.name}: {problem}") from None
+    if entry.workload.classes:
+        try:
+            workload = with_classes(workload, class_numbers(service.spec.slo, entry.workload.classes), seed)
+        except BadInput as problem:
+            raise BadInput(f"{path}: services {entry.name}: workload.classes: {problem}") from None
     return Declared(service, spec, workload, entry.initial_replicas, reality=entry.reality, kv_tokens=entry.kv_tokens)
 
 

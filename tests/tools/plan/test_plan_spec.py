@@ -483,7 +483,10 @@ def test_more_replicas_are_no_advice_where_only_idle_ones_keep_the_objectives(
 @pytest.mark.parametrize(
     ("example", "said"),
     [
-        ("classes", "classes are not planned for: all requests have the service's own objectives"),
+        (
+            "classes",
+            "classes are not planned for without --class NAME=20%: all requests have the service's own objectives",
+        ),
         (
             "groups",
             "h100x16: planned as if all GPUs were on one node, because the speed of the link between nodes is unknown",

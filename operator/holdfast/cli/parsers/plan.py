@@ -6,6 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
+from holdfast.api.quantities import parse_percent
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.values import duration_seconds
 from holdfast.domain.speculation import Speculation
@@ -73,6 +74,15 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--output-tokens", type=_positive, help=f"mean length of answers (default {TYPICAL_OUTPUT_TOKENS:g})"
     )
     parser.add_argument(
+        "--class",
+        dest="classes",
+        type=_class,
+        action="append",
+        default=[],
+        metavar="NAME=20%",
+        help="share of the requests that claim a class of the manifest; may be repeated",
+    )
+    parser.add_argument(
         "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"
     )
 
@@ -122,6 +132,14 @@ def _sequences(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 and len(part) <= 6 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: give numbers of sequences above 0, such as 8,16,64")
     return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _class(text: str) -> tuple[str, float]:
+    name, _, share = text.partition("=")
+    try:
+        return name, parse_percent(share)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a class and its share, as premium=20%: {problem}") from None
 
 
 def _speculation(text: str) -> Speculation:

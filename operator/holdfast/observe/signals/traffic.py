@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.domain.batch import without_batch
 from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.service import ServiceKey, Slo
 from holdfast.domain.signals import (
@@ -373,4 +374,4 @@ def _accelerator_traffic(
         busiest=busiest_share(values.get(queries.BEGUN), values.get(queries.MOST_BEGUN), working),
         exact=values.plugins.exact(slo, engines, copies),
     )
-    return batch.without_batch(seen, values, copies)
+    return without_batch(seen, batch.counts_of(values, copies))

@@ -26,7 +26,7 @@ def write(title: str, results: Sequence[Result]) -> None:
     for column in COLUMNS:
         table.add_column(column, justify="right")
     for each in results:
-        for row in _rows(each) if several else [(*_of(each), *_worth(_whole(each)))]:
+        for row in _rows(each) if several else _of_one(each):
             table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
@@ -37,6 +37,27 @@ def _rows(run: Result) -> Iterator[tuple[str, ...]]:
     ranked = sorted(run["services"].items(), key=lambda item: -item[1]["priority"])
     for name, service in ranked:
         yield "", "", name, str(service["priority"]), f"{100.0 * service['objective']:g} %", *_worth(service)
+        for of_class, each in service.get("classes", {}).items():
+            asked = "" if each["objective"] is None else f"{100.0 * each['objective']:g} %"
+            yield "", "", _named(of_class, each), "", asked, *_met(each)
+
+
+def _of_one(run: Result) -> Iterator[tuple[str, ...]]:
+    """The run of a single service, and below it its classes."""
+    yield *_of(run), *_worth(_whole(run))
+    for service in run["services"].values():
+        for name, each in service.get("classes", {}).items():
+            yield _named(name, each), "", *_met(each)
+
+
+def _named(of_class: str, of: Result) -> str:
+    name = f"  class {of_class}" if of_class else "  no class"
+    return name if of["objective"] is not None else f"{name}, done"
+
+
+def _met(of: Result) -> tuple[str, ...]:
+    """What is known of a class: its attainment, of batch the share that is done, and latencies."""
+    return f"{100.0 * of['attainment']:.2f} %", "", "", "", *_latencies(of), ""
 
 
 def _of(run: Result) -> tuple[str, str]:
@@ -54,15 +75,17 @@ def _whole(run: Result) -> Result:
 
 
 def _worth(of: Result) -> tuple[str, ...]:
-    cost, attainment, ttft, tpot = (
-        of[name] for name in ("cost_dollars", "attainment", "ttft_p99_seconds", "tpot_p99_seconds")
-    )
+    cost, attainment = of["cost_dollars"], of["attainment"]
     return (
         "-" if attainment is None else f"{100.0 * attainment:.2f} %",
         f"{of['goodput_rps']:.2f}",
         f"{of['gpu_hours']:.2f}",
         "-" if cost is None else f"{cost:.2f}",
-        "-" if ttft is None else f"{ttft:.2f} s",
-        "-" if tpot is None else f"{1000.0 * tpot:.0f} ms",
+        *_latencies(of),
         str(of["scale_actions"]),
     )
+
+
+def _latencies(of: Result) -> tuple[str, str]:
+    ttft, tpot = of["ttft_p99_seconds"], of["tpot_p99_seconds"]
+    return "-" if ttft is None else f"{ttft:.2f} s", "-" if tpot is None else f"{1000.0 * tpot:.0f} ms"

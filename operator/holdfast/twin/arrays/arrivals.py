@@ -15,6 +15,7 @@ from holdfast.twin.arrays.state_arrays import (
     UNLIMITED,
     WAITING,
     Plugin,
+    Record,
     Records,
     World,
 )
@@ -160,11 +161,13 @@ def enter(world: World, plugin: Plugin | None, where: int) -> None:
 def _arrive(world: World, plugin: Plugin | None, number: int, where: int, now: float) -> None:
     """Queue a request, or refuse it as the API server does: at once."""
     request, engine = world.requests[number], world.engines[where]
-    if plugin is not None and fast_loop.sends_away(plugin.loops[where], engine, plugin.fits[where]):
-        # The headers of a stream go out before it waits: its client comes over another connection next time.
-        world.connections[request["connection"]]["engine"] = NOBODY
+    if plugin is not None:
+        lanes, classes = plugin.lanes[where], plugin.classes[where]
+        if fast_loop.sends_away(plugin.loops[where], engine, lanes, classes, plugin.fits[where]):
+            # The headers of a stream go out before it waits: its client comes over another connection next time.
+            world.connections[request["connection"]]["engine"] = NOBODY
     if _refuses(world, plugin, where, number):
-        engine["rejected"] += 1
+        _count_refused(engine, plugin, where, number)
         refuse(world, number, REJECTED, now)
         return
     request["state"] = WAITING
@@ -180,6 +183,17 @@ def _arrive(world: World, plugin: Plugin | None, number: int, where: int, now: f
 
 
 @inner
+def _count_refused(engine: Record, plugin: Plugin | None, where: int, number: int) -> None:
+    """Count a request that was turned away, with its class; batch is in no count but that of its class."""
+    if plugin is None:
+        engine["rejected"] += 1
+        return
+    own = plugin.classes[where, plugin.places[number]["of_class"]]
+    own["bad"] += 1.0
+    engine["rejected"] += 1 - own["batch"]
+
+
+@inner
 def _refuses(world: World, plugin: Plugin | None, where: int, number: int) -> bool:
     """Whether a cap, the plugin or the size of the KV cache keeps a request out."""
     engine, request = world.engines[where], world.requests[number]
@@ -187,8 +201,11 @@ def _refuses(world: World, plugin: Plugin | None, where: int, number: int) -> bo
         return True
     if engine["queued_tokens"] >= engine["most_queued"]:
         return True
-    if plugin is not None and fast_loop.refuses(plugin.loops[where], engine, plugin.fits[where], request["prompt"]):
-        return True
+    if plugin is not None:
+        lanes, classes, fits = plugin.lanes[where], plugin.classes[where], plugin.fits[where]
+        own = classes[plugin.places[number]["of_class"]]
+        if fast_loop.refuses(plugin.loops[where], engine, lanes, classes, own, fits, request["prompt"]):
+            return True
     return bool(blocks_of(request["prompt"] + request["output"]) > engine["blocks"])
 
 

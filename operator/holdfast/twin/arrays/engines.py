@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.enginemodel import host as host_arithmetic
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.twin.arrays import fast_loop
+from holdfast.twin.arrays import batch, fast_loop
 from holdfast.twin.arrays.arrivals import enter, next_try, read, refuse, route
 from holdfast.twin.arrays.compiled import compile_with, compiled, inner
 from holdfast.twin.arrays.state_arrays import LEAST_OUTSTANDING, MOST_IN_FLIGHT, NEVER, NOBODY, UNSERVED, Plugin, World
@@ -99,8 +99,10 @@ def _begin_step(world: World, plugin: Plugin | None, where: int, now: float) -> 
     """Plan a step with what the plugin has to do with it, and launch it; whether it computes anything, or is alone."""
     engine = world.engines[where]
     if plugin is not None:
-        row = world.running[where, : engine["running"]]
-        fast_loop.before_step(plugin.loops[where], engine, plugin.fits[where], row, plugin.places, world.requests, now)
+        batch.give_way(world, plugin, where)
+        row, lanes, classes = world.running[where, : engine["running"]], plugin.lanes[where], plugin.classes[where]
+        loop, fits, places = plugin.loops[where], plugin.fits[where], plugin.places
+        fast_loop.before_step(loop, engine, lanes, classes, fits, row, places, world.requests, now)
     plan_step(world, plugin, where)
     plan, flight = world.plan[0], world.flights[where, (engine["launched"] + 1) % MOST_IN_FLIGHT]
     empty = plan["chunks"] + plan["decodes"] == 0
@@ -147,14 +149,17 @@ def _end_step(world: World, plugin: Plugin | None, where: int, now: float) -> No
     if plugin is not None:
         flight = world.flights[where, engine["ended"] % MOST_IN_FLIGHT]
         newest = world.flights[where, engine["launched"] % MOST_IN_FLIGHT]
-        fast_loop.step_ended(plugin.loops[where], engine, flight, newest, plugin.fits[where], now)
+        classes, fits = plugin.classes[where], plugin.fits[where]
+        fast_loop.step_ended(plugin.loops[where], engine, classes, flight, newest, fits, now)
     finished = int(book["finished"])
     began = complete(world, plugin, where, now)
     if plugin is not None:
         loop, ended = plugin.loops[where], world.finished[finished : book["finished"]]
-        fast_loop.answers_began(loop, plugin.places, world.begun[:began])
-        fast_loop.answers_ended(loop, engine, plugin.answers[where], plugin.places, world.requests, ended, now)
-        fast_loop.updated(loop, engine, plugin.fits[where], plugin.places, world.requests, now)
+        lanes, classes, answers = plugin.lanes[where], plugin.classes[where], plugin.answers[where]
+        places, requests = plugin.places, world.requests
+        fast_loop.answers_began(loop, engine, classes, places, requests, world.begun[:began])
+        fast_loop.answers_ended(loop, engine, classes, answers, places, requests, ended, now)
+        fast_loop.updated(loop, engine, lanes, classes, plugin.fits[where], places, requests, now)
 
 
 @inner

@@ -18,35 +18,39 @@ from holdfast_engine.law import arithmetic, leastsquares, steplaw, steptimes
 from holdfast_engine.law.arithmetic import KEPT, LATE, LONG, MEAN_COUNT, SLOW
 from holdfast_engine.law.steplaw import PENDING, RECENT, STATE, TIMES
 from holdfast_engine.law.steptimes import DECODES, MIXED
+from holdfast_engine.queue import batch
 from holdfast_engine.queue.tpot_slack import ANSWERS, LEARN_EVERY, MOST_STEPS, SHORT_SHARE, SMOOTHING
 
 compile_with(arithmetic)
+compile_with(batch)
 compile_with(leastsquares)
 compile_with(steplaw)
 compile_with(steptimes)
 
 
 @inner
-def sends_away(loop: Record, engine: Record, fits: Floats) -> bool:
+def sends_away(loop: Record, engine: Record, lanes: Records, classes: Records, fits: Floats) -> bool:
     """Whether answers of now end their connections."""
-    expected = _expected_seconds(loop, fits, 0.0)
-    return bool(
-        engine["waiting_late"] > 0.0 or expected > loop["ttft"] - _ahead_seconds(loop, fits, _in_flight_besides(loop))
-    )
+    expected = _expected_seconds(loop, fits, queue_lanes.fresh_tokens(lanes), 0.0)
+    ahead_seconds = _ahead_seconds(loop, fits, _in_flight_besides(loop))
+    return bool(engine["waiting_late"] > 0.0 or expected > classes[0]["ttft"] - ahead_seconds)
 
 
 @inner
-def refuses(loop: Record, engine: Record, fits: Floats, prompt: int) -> bool:
-    """Whether a request is turned away at the door."""
+def refuses(
+    loop: Record, engine: Record, lanes: Records, classes: Records, own: Record, fits: Floats, prompt: int
+) -> bool:
+    """Whether a request of a class is turned away at the door."""
     part, most = _computed_share(loop), loop["most_queued"]
     if math.isnan(most):
         most = arithmetic.most_in_time(loop["longest_wait"], loop["peak_tps"], loop["arrived_tokens"] * part)
-    if engine["waiting"] >= most:
+    if queue_lanes.count_from(engine, lanes, classes, own) >= most:
         return True
-    if not loop["rejects"] or not loop["fresh_tokens"] * part > 0.0:
+    tokens = queue_lanes.tokens_from(lanes, own)
+    if not loop["rejects"] or not tokens * part > 0.0:
         return False
-    expected = _expected_seconds(loop, fits, prompt * part)
-    return bool(expected > loop["ttft"] - _ahead_seconds(loop, fits, _in_flight_besides(loop)))
+    expected = _expected_seconds(loop, fits, tokens, prompt * part)
+    return bool(expected > own["ttft"] - _ahead_seconds(loop, fits, _in_flight_besides(loop)))
 
 
 @inner
@@ -67,14 +71,14 @@ def _in_flight_besides(loop: Record) -> int:
 
 
 @inner
-def _expected_seconds(loop: Record, fits: Floats, tokens: float) -> float:
-    """TTFT of a request that comes now, with so many tokens to compute."""
+def _expected_seconds(loop: Record, fits: Floats, waiting_tokens: int, tokens: float) -> float:
+    """TTFT of a request that comes now, with so many tokens to compute, behind prompts with so many."""
     _foresee(loop, fits)
     part, room = _computed_share(loop), 0.0
     if loop["free_sequences"]:
         room = loop["free_sequences"] * (loop["arrived_tokens"] * part)
     burst_tps = arithmetic.tps(loop["next_prefill"], loop["next_seconds"])
-    tokens += max(loop["fresh_tokens"] * part, 0.0)
+    tokens += max(waiting_tokens * part, 0.0)
     return float(arithmetic.expected_seconds(tokens, room, burst_tps, loop["full_tps"], loop["next_seconds"]))
 
 
@@ -82,98 +86,155 @@ def _expected_seconds(loop: Record, fits: Floats, tokens: float) -> float:
 def arrive(world: World, plugin: Plugin, where: int, number: int, now: float) -> None:
     """Count a request that was let in, and let it wait in its place."""
     loop, place, request = plugin.loops[where], plugin.places[number], world.requests[number]
+    own, engine = plugin.classes[where, place["of_class"]], world.engines[where]
     # Clocks of two processes are compared once, as the plugin does.
     request["read_at"] = now - min(max(now - request["read_at"], 0.0), LONGEST_TRANSIT_SECONDS)
-    loop["arrived_count"] = min(loop["arrived_count"] + 1, MEAN_COUNT)
-    loop["arrived_tokens"] = arithmetic.moved_mean(loop["arrived_tokens"], loop["arrived_count"], request["prompt"])
-    world.engines[where]["judged_arrived"] += 1
-    _follow(loop, world.requests, number)
-    _foresee(loop, plugin.fits[where])
-    computed = request["prompt"] * _computed_share(loop)
-    needed = arithmetic.first_token_seconds(computed, loop["next_prefill"], loop["next_seconds"])
-    deadline = request["read_at"] + loop["ttft"]
-    place["rank"], place["start_by"] = deadline + needed, deadline - needed
-    queue_lanes.put(loop, plugin.places, number, request["prompt"])
+    if own["batch"]:
+        loop["batch"] += 1
+        wait_as_batch(place, request)
+    else:
+        loop["arrived_count"] = min(loop["arrived_count"] + 1, MEAN_COUNT)
+        loop["arrived_tokens"] = arithmetic.moved_mean(loop["arrived_tokens"], loop["arrived_count"], request["prompt"])
+        engine["judged_arrived"] += 1
+        _follow(own, world.requests, number)
+        _foresee(loop, plugin.fits[where])
+        computed = request["prompt"] * _computed_share(loop)
+        needed = arithmetic.first_token_seconds(computed, loop["next_prefill"], loop["next_seconds"])
+        deadline = request["read_at"] + own["ttft"]
+        place["rank"], place["start_by"] = deadline + needed, deadline - needed
+    queue_lanes.put(loop, engine, plugin.lanes[where], plugin.classes[where], plugin.places, number, request["prompt"])
 
 
 @inner
-def _follow(loop: Record, requests: Records, number: int) -> None:
-    """Add a request to those of its engine in order of arrival."""
-    if loop["newest"] != NOBODY:
-        requests[loop["newest"]]["after"] = number
-    loop["newest"] = number
-    if loop["next_due"] == NOBODY:
-        loop["next_due"] = number
-    if loop["oldest"] == NOBODY:
-        loop["oldest"] = number
+def wait_as_batch(place: Record, request: Record) -> None:
+    """Batch is never late, and waits in the order in which it came."""
+    place["rank"], place["start_by"] = request["read_at"], math.inf
+
+
+@inner
+def _follow(own: Record, requests: Records, number: int) -> None:
+    """Add a request to those of its class in order of arrival."""
+    if own["newest"] != NOBODY:
+        requests[own["newest"]]["after"] = number
+    own["newest"] = number
+    if own["next_due"] == NOBODY:
+        own["next_due"] = number
+    if own["oldest"] == NOBODY:
+        own["oldest"] = number
 
 
 @inner
 def before_step(
-    loop: Record, engine: Record, fits: Floats, row: Integers, places: Records, requests: Records, now: float
+    loop: Record,
+    engine: Record,
+    lanes: Records,
+    classes: Records,
+    fits: Floats,
+    row: Integers,
+    places: Records,
+    requests: Records,
+    now: float,
 ) -> None:
     """Judge what is overdue, fix the time of the order, set the limits of a step with which those in `row` go on."""
-    _expire(loop, engine, places, requests, now)
+    for own in classes:
+        _expire(own, engine, places, requests, now)
     loop["now"] = now + _ahead_seconds(loop, fits, int(loop["pending"]))
-    queue_lanes.settle(loop, engine, places, requests)
+    queue_lanes.settle(loop, engine, lanes, classes, places, requests)
     loop["ran"], loop["foreseen"] = engine["running"], 0
     loop["decoding"] = max(0, engine["running"] - loop["starting"])
     engine["active"], engine["tokens"] = loop["active"], loop["most_tokens"]
     if loop["adapts"] and steplaw.has_law(fits):
         ahead = int(loop["pending"])
-        spare_seconds = _spare_seconds(loop, row, places, requests, now)
+        spare_seconds = _binding(loop, classes, row, places, requests, now, ahead)
         spare_seconds += ahead * loop["tpot"] - _ahead_seconds(loop, fits, ahead)
         engine["tokens"] = _tokens(loop, fits, spare_seconds)
-        bears_long_steps = loop["ended"] < LEARN_EVERY or loop["surest_steps"] == MOST_STEPS
-        if loop["starting"] and loop["ran"] <= loop["balanced"] and bears_long_steps:
-            engine["tokens"] = max(engine["tokens"], _whole_prompts(loop, fits, row, requests))
+        if loop["starting"] and loop["ran"] <= loop["balanced"] and _bear_long_steps(classes):
+            engine["tokens"] = max(engine["tokens"], _whole_prompts(loop, classes, fits, row, places, requests))
+        if loop["batch"] > 0:
+            most = _tokens_beside_batch(loop, lanes, classes, fits, row, places, requests)
+            engine["tokens"] = int(min(float(engine["tokens"]), most))
 
 
 @inner
-def _expire(loop: Record, engine: Record, places: Records, requests: Records, now: float) -> None:
+def _bear_long_steps(classes: Records) -> bool:
+    """Whether one long step weighs little in the mean of nearly every answer; not denied before any have ended."""
+    short = 0
+    for own in classes:
+        short += own["ended"] >= LEARN_EVERY and own["surest_steps"] != MOST_STEPS
+    return short == 0
+
+
+@inner
+def _expire(own: Record, engine: Record, places: Records, requests: Records, now: float) -> None:
     """Judge what should have its first token by now and has none."""
-    number = int(loop["next_due"])
+    number = int(own["next_due"])
     while number != NOBODY:
         request, place = requests[number], places[number]
-        if not request["read_at"] + loop["ttft"] < now:
+        if not request["read_at"] + own["ttft"] < now:
             break
         if request["generated"] == 0 and not place["judged"]:
             place["judged"] = 1
             engine["judged_bad_ttft"] += 1
+            own["bad"] += 1.0
         number = int(request["after"])
-    loop["next_due"] = number
+    own["next_due"] = number
 
 
 @inner
-def _spare_seconds(loop: Record, row: Integers, places: Records, requests: Records, now: float) -> float:
-    """How much longer than the objective the step may take for the sequence that can bear least."""
-    gain = max(0.0, loop["tpot"] - loop["usual_seconds"])
+def _binding(
+    loop: Record, classes: Records, row: Integers, places: Records, requests: Records, now: float, ahead: int
+) -> float:
+    """Find the TPOT of the class that bears least after `ahead` more steps, the tightest one where nothing runs, and
+    how much longer the next step may take for it."""
+    if len(classes) == 1:
+        return _spare_seconds(loop, classes, 0, row, places, requests, now)
+    least, found = math.inf, math.inf
+    loop["tpot"] = loop["tightest_tpot"]
+    for of_class in range(len(classes)):
+        own = classes[of_class]
+        if own["paced"] > 0:
+            spare = _spare_seconds(loop, classes, of_class, row, places, requests, now)
+            bears = (1 + ahead) * own["tpot"] + spare
+            if bears < least or (bears == least and (own["tpot"], spare) < (loop["tpot"], found)):
+                least, found, loop["tpot"] = bears, spare, own["tpot"]
+    return found
+
+
+@inner
+def _spare_seconds(
+    loop: Record, classes: Records, of_class: int, row: Integers, places: Records, requests: Records, now: float
+) -> float:
+    """How much longer than the objective the step may take for the sequence of a class that can bear least."""
+    own = classes[of_class]
+    gain = max(0.0, own["tpot"] - own["usual_seconds"])
     least = youngest = math.inf
     for number in row:
-        least, youngest = _bears(loop, places[number], requests[number], gain, least, youngest)
+        if places[number]["of_class"] == of_class:
+            least, youngest = _bears(own, places[number], requests[number], gain, least, youngest)
     # Preempted sequences still count.
     waiting = int(loop["front"])
     while waiting != NOBODY:
-        least, youngest = _bears(loop, places[waiting], requests[waiting], gain, least, youngest)
+        if places[waiting]["of_class"] == of_class:
+            least, youngest = _bears(own, places[waiting], requests[waiting], gain, least, youngest)
         waiting = int(places[waiting]["left"])
-    to_come = loop["surest_steps"] - loop["steps"] - 1
-    here = arithmetic.ahead_seconds(loop["tpot"], loop["steps"], now)
+    to_come = own["surest_steps"] - own["steps"] - 1
+    here = arithmetic.ahead_seconds(own["tpot"], own["steps"], now)
     return float(arithmetic.spare_seconds(least, youngest, to_come, gain, here))
 
 
 @inner
 def _bears(
-    loop: Record, place: Record, request: Record, gain: float, least: float, youngest: float
+    own: Record, place: Record, request: Record, gain: float, least: float, youngest: float
 ) -> tuple[float, float]:
     """How far the least old sequence and the least young one are ahead, with one more of them."""
     if request["generated"] == 0:
         return least, youngest
-    if loop["steps"] - place["first_step"] >= loop["surest_steps"]:
+    if own["steps"] - place["first_step"] >= own["surest_steps"]:
         place["old"] = 1
     if place["old"]:
-        ahead = arithmetic.ahead_seconds(loop["tpot"], place["first_step"], request["began_at"])
+        ahead = arithmetic.ahead_seconds(own["tpot"], place["first_step"], request["began_at"])
         return min(least, ahead), youngest
-    return least, min(youngest, request["began_at"] + (gain - loop["tpot"]) * place["first_step"])
+    return least, min(youngest, request["began_at"] + (gain - own["tpot"]) * place["first_step"])
 
 
 @inner
@@ -191,7 +252,9 @@ def _tokens(loop: Record, fits: Floats, spare_seconds: float) -> int:
 
 
 @inner
-def _whole_prompts(loop: Record, fits: Floats, row: Integers, requests: Records) -> int:
+def _whole_prompts(
+    loop: Record, classes: Records, fits: Floats, row: Integers, places: Records, requests: Records
+) -> int:
     """Tokens of a step that ends those prompts which would be late at the pace of TPOT, and are not so; else 0."""
     decodes, tokens, whole = int(loop["decoding"]), 0, 0
     kv_tokens, pairs = float(loop["last_kv"] + decodes), loop["pairs_per_prefill"]
@@ -200,13 +263,59 @@ def _whole_prompts(loop: Record, fits: Floats, row: Integers, requests: Records)
     paced, seconds = loop["next_prefill"], loop["next_seconds"]
     for number in row:
         request = requests[number]
-        if request["generated"] > 0 or request["preemptions"] > 0:
+        own = classes[places[number]["of_class"]]
+        if request["generated"] > 0 or request["preemptions"] > 0 or own["batch"]:
             continue
         tokens += request["prompt"] - request["computed"]
-        left_seconds = request["read_at"] + loop["ttft"] - loop["now"]
+        left_seconds = request["read_at"] + own["ttft"] - loop["now"]
         if arithmetic.is_late_cut(law, tokens, left_seconds, decodes, kv_tokens, pairs, paced, seconds):
             whole = tokens
     return min(int(loop["most_tokens"]), decodes + whole) if whole > 0 else 0
+
+
+@inner
+def _tokens_beside_batch(
+    loop: Record, lanes: Records, classes: Records, fits: Floats, row: Integers, places: Records, requests: Records
+) -> float:
+    """Most tokens of a step, so that a request that comes meanwhile is not late because of batch."""
+    urgent, decodes = queue_lanes.fresh_tokens(lanes), int(loop["decoding"])
+    for number in row:
+        urgent += _prompt_to_come(classes, places[number], requests[number])
+    waiting = int(loop["front"])
+    while waiting != NOBODY:
+        urgent += _prompt_to_come(classes, places[waiting], requests[waiting])
+        waiting = int(places[waiting]["left"])
+    kv_tokens, pairs = float(loop["last_kv"] + decodes), loop["pairs_per_prefill"]
+    law = steplaw.law_of(fits)
+    return float(batch.step_tokens(law, loop["tightest_ttft"], decodes, kv_tokens, pairs, urgent))
+
+
+@inner
+def is_pressed(loop: Record, fits: Floats, fresh_tokens: int) -> bool:
+    """Whether requests wait so long for their prompts that batch had better take no time of a step."""
+    _foresee(loop, fits)
+    backlog_seconds = arithmetic.ratio(fresh_tokens * _computed_share(loop), loop["next_prefill"])
+    backlog_seconds *= loop["next_seconds"]
+    return bool(backlog_seconds > batch.WAIT_SHARE * loop["tightest_ttft"])
+
+
+@inner
+def lacking(loop: Record, engine: Record, urgent: int, fresh_tokens: int) -> tuple[int, float]:
+    """Sequences and tokens of KV cache that those of the waiting requests lack which could start in this step."""
+    prompt_tokens, could_start = loop["arrived_tokens"] * _computed_share(loop), 1.0
+    if prompt_tokens > 0.0:
+        could_start = engine["tokens"] / prompt_tokens
+    sequences = min(urgent, max(1, int(could_start))) - max(0, engine["active"] - engine["running"])
+    if not loop["lacks_memory"]:
+        return sequences, 0.0
+    return sequences, float(max(1, min(fresh_tokens, engine["tokens"])))
+
+
+@inner
+def _prompt_to_come(classes: Records, place: Record, request: Record) -> int:
+    if request["generated"] > 0 or classes[place["of_class"]]["batch"]:
+        return 0
+    return int(request["prompt"] - request["computed"])
 
 
 @inner
@@ -225,10 +334,18 @@ def _foresee(loop: Record, fits: Floats) -> None:
 
 
 @inner
-def admitted(loop: Record, request: Record) -> None:
-    """A request starts for the first time."""
+def admitted(loop: Record, engine: Record, own: Record, place: Record, request: Record) -> None:
+    """A request starts."""
+    if request["preemptions"] > 0:
+        # One that left before its first token is expected again.
+        loop["starting"] += place["interrupted"]
+        place["interrupted"] = 0
+        return
     prompt, cached = request["prompt"], request["computed"]
     loop["starting"] += 1
+    if own["batch"]:
+        engine["batch_cached_prompt_tokens"] += cached
+        return
     loop["started_count"] = min(loop["started_count"] + 1, MEAN_COUNT)
     count = loop["started_count"]
     loop["started_tokens"] = arithmetic.moved_mean(loop["started_tokens"], count, prompt)
@@ -257,9 +374,13 @@ def scheduled(
     flight["computes"], loop["last_kv"], loop["last_pairs"] = 1, kv_tokens, pairs
     loop["last_prefill"], loop["last_decodes"] = prefill, decodes
     flight["prefill"], flight["decodes"], flight["kv"], flight["pairs"] = prefill, decodes, kv_tokens, pairs
-    loop["free_sequences"] = max(0, engine["active"] - loop["ran"] - (count - going_on))
-    if engine["waiting"] > 0 and tokens < engine["tokens"]:
+    started = loop["ran"] - int(engine["batch_running"]) + (count - going_on)
+    loop["free_sequences"] = max(0, engine["active"] - started)
+    if engine["waiting"] > engine["batch_waiting"] and tokens < engine["tokens"]:
         loop["free_sequences"] = 0
+    if loop["batch"] > 0:
+        lacks_sequences = loop["ran"] + (count - going_on) >= engine["active"]
+        loop["lacks_memory"] = not loop["free_sequences"] and not lacks_sequences
     flight["begun"], flight["alone"] = now, loop["pending"] == 0
     if not loop["ran"] and not loop["pending"]:
         loop["updated"] = now
@@ -286,7 +407,9 @@ def _replays(loop: Record, kind: int) -> bool:
 
 
 @inner
-def step_ended(loop: Record, engine: Record, flight: Record, newest: Record, fits: Floats, now: float) -> None:
+def step_ended(
+    loop: Record, engine: Record, classes: Records, flight: Record, newest: Record, fits: Floats, now: float
+) -> None:
     """Time a step whose results have come."""
     if not flight["computes"]:
         return
@@ -306,48 +429,82 @@ def step_ended(loop: Record, engine: Record, flight: Record, newest: Record, fit
     own = steptimes.kind_of(prefill, decodes, edge_tokens)
     lone = own if flight["alone"] and not _replays(loop, own) else -1
     steplaw.came(fits, prefill, decodes, kv, pairs, ahead, replayed, launched_at, now, lone)
-    loop["steps"] += 1
-    seconds, known = now - loop["last_step"], loop["usual_seconds"]
-    loop["last_step"] = now
-    if loop["paced"]:
-        loop["usual_seconds"] = known + SMOOTHING * (seconds - known) if math.isfinite(known) else seconds
+    for own in classes:
+        if own["known"]:
+            _pace_step(own, now)
 
 
 @inner
-def answers_began(loop: Record, places: Records, began: Integers) -> None:
+def _pace_step(own: Record, now: float) -> None:
+    own["steps"] += 1
+    seconds, known = now - own["last_step"], own["usual_seconds"]
+    own["last_step"] = now
+    if own["paced"]:
+        own["usual_seconds"] = known + SMOOTHING * (seconds - known) if math.isfinite(known) else seconds
+
+
+@inner
+def answers_began(
+    loop: Record, engine: Record, classes: Records, places: Records, requests: Records, began: Integers
+) -> None:
     """These requests got their first token."""
-    loop["starting"] -= len(began)
-    loop["paced"] += len(began)
     for number in began:
-        places[number]["first_step"] = loop["steps"]
+        place = places[number]
+        own = classes[place["of_class"]]
+        loop["starting"] -= 1 - place["interrupted"]
+        place["interrupted"] = 0
+        if own["batch"]:
+            engine["batch_started"] += 1.0
+            engine["batch_started_prompt_tokens"] += requests[number]["prompt"]
+        else:
+            own["known"] = 1
+            own["paced"] += 1
+            place["first_step"] = own["steps"]
 
 
 @inner
 def answers_ended(
     loop: Record,
     engine: Record,
+    classes: Records,
     answers: Integers,
     places: Records,
     requests: Records,
     ended: Integers,
     now: float,
 ) -> None:
-    """These requests got their last token; `answers` are the steps that the last ones took."""
-    loop["paced"] -= len(ended)
+    """These requests got their last token; `answers` are the steps that the last ones of each class took."""
     for number in ended:
-        _learn(loop, answers, places[number])
-        if not places[number]["judged"]:
-            places[number]["judged"] = 1
-            _judge(loop, engine, requests[number], now)
+        place, request = places[number], requests[number]
+        own = classes[place["of_class"]]
+        if own["batch"]:
+            _count_batch(loop, engine, own, request)
+            continue
+        own["paced"] -= 1
+        _learn(own, answers[place["of_class"]], place)
+        if not place["judged"]:
+            place["judged"] = 1
+            _judge(own, engine, request, now)
 
 
 @inner
-def _learn(loop: Record, answers: Integers, place: Record) -> None:
+def _count_batch(loop: Record, engine: Record, own: Record, request: Record) -> None:
+    """A batch request is done."""
+    loop["batch"] -= 1
+    engine["batch_running"] = min(engine["batch_running"], float(loop["batch"]))
+    engine["batch_done"] += 1.0
+    engine["batch_prompt_tokens"] += request["prompt"]
+    engine["batch_output_tokens"] += request["generated"]
+    own["good"] += 1.0
+
+
+@inner
+def _learn(own: Record, answers: Integers, place: Record) -> None:
     """How many steps answers surely take."""
-    answers[loop["ended"] % ANSWERS] = loop["steps"] - place["first_step"]
-    loop["ended"] += 1
-    if loop["ended"] % LEARN_EVERY == 0:
-        loop["surest_steps"] = _surest_steps(answers[: min(loop["ended"], ANSWERS)])
+    answers[own["ended"] % ANSWERS] = own["steps"] - place["first_step"]
+    own["ended"] += 1
+    if own["ended"] % LEARN_EVERY == 0:
+        own["surest_steps"] = _surest_steps(answers[: min(own["ended"], ANSWERS)])
 
 
 @inner
@@ -363,33 +520,47 @@ def _surest_steps(answers: Integers) -> int:
 
 
 @inner
-def _judge(loop: Record, engine: Record, request: Record, now: float) -> None:
+def _judge(own: Record, engine: Record, request: Record, now: float) -> None:
     ttft, e2e = request["began_at"] - request["read_at"], now - request["read_at"]
-    found = arithmetic.breach(loop["ttft"], loop["tpot"], loop["e2e"], ttft, e2e, request["generated"])
+    found = arithmetic.breach(own["ttft"], own["tpot"], own["e2e"], ttft, e2e, request["generated"])
     engine["judged_bad_ttft"] += found == LATE
     engine["judged_bad_tpot"] += found == SLOW
     engine["judged_bad_e2e"] += found == LONG
-    if found == KEPT:
+    if found != KEPT:
+        own["bad"] += 1.0
+    else:
+        own["good"] += 1.0
         engine["judged_good"] += 1
         engine["judged_good_tokens"] += request["generated"]
 
 
 @inner
-def updated(loop: Record, engine: Record, fits: Floats, places: Records, requests: Records, now: float) -> None:
+def updated(
+    loop: Record,
+    engine: Record,
+    lanes: Records,
+    classes: Records,
+    fits: Floats,
+    places: Records,
+    requests: Records,
+    now: float,
+) -> None:
     """After what a step brought: find the law anew where it is time, end who has waited for too long."""
     if fits[STATE][PENDING] >= FIT_STEPS and now >= loop["next_fit"]:
         loop["next_fit"] = now + FIT_SECONDS
         steplaw.update(fits)
         _plan(loop, fits)
-    number, before = int(loop["oldest"]), now - loop["longest_wait"]
-    while number != NOBODY:
-        request = requests[number]
-        if request["state"] == WAITING and request["preemptions"] == 0:
-            if not request["read_at"] < before:
-                break
-            _end_waiting(loop, engine, places[number], request, now)
-        number = int(request["after"])
-    loop["oldest"] = number
+    before = now - loop["longest_wait"]
+    for own in classes:
+        number = int(own["oldest"])
+        while number != NOBODY:
+            request = requests[number]
+            if request["state"] == WAITING and request["preemptions"] == 0:
+                if not request["read_at"] < before:
+                    break
+                _end_waiting(engine, lanes, classes, places[number], request, now)
+            number = int(request["after"])
+        own["oldest"] = number
 
 
 @inner
@@ -401,25 +572,27 @@ def _plan(loop: Record, fits: Floats) -> None:
     law, mix = steplaw.law_of(fits), leastsquares.mix_of(fits[RECENT])
     loop["pairs_per_prefill"] = mix.pairs_per_prefill
     if loop["adapts"]:
-        loop["balanced"] = arithmetic.balanced_sequences(law, loop["tpot"], mix, loop["most_active"])
-        loop["active"] = arithmetic.active_sequences(law, loop["tpot"], mix, loop["most_active"])
+        loop["balanced"] = arithmetic.balanced_sequences(law, loop["tightest_tpot"], mix, loop["most_active"])
+        loop["active"] = arithmetic.active_sequences(law, loop["tightest_tpot"], mix, loop["most_active"])
     loop["full_tps"] = arithmetic.full_prefill_tps(law, mix, int(loop["balanced"]))
     loop["peak_tps"] = arithmetic.peak_prefill_tps(law, mix, loop["stock_tokens"])
 
 
 @inner
-def _end_waiting(loop: Record, engine: Record, place: Record, request: Record, now: float) -> None:
+def _end_waiting(engine: Record, lanes: Records, classes: Records, place: Record, request: Record, now: float) -> None:
     """End a request that has not started, and judge it by that."""
-    queue_lanes.leave(loop, engine, place, request["prompt"])
+    queue_lanes.leave(engine, lanes, classes, place, request["prompt"])
     request["state"] = LOST
     engine["waiting"] -= 1
     engine["queued_tokens"] -= request["prompt"]
     engine["outstanding_tokens"] -= request["prompt"]
     if not place["judged"]:
         place["judged"] = 1
-        in_time = now - request["read_at"] <= loop["ttft"]
+        own = classes[place["of_class"]]
+        in_time = now - request["read_at"] <= own["ttft"]
         engine["judged_withdrawn"] += in_time
         engine["judged_bad_ttft"] += not in_time
+        own["bad"] += not in_time
 
 
 @inner

@@ -15,7 +15,7 @@ from holdfast.enginemodel.host import Host, Launch
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, SchedulerLimits
 from holdfast.enginemodel.steplaw import StepTimer
 from holdfast.twin.arrays import engines, state_arrays
-from holdfast.twin.arrays.fast_loop_arrays import LOOP, PLACE, fits_of, loops_of
+from holdfast.twin.arrays.fast_loop_arrays import LOOP, PLACE, classes_of, fits_of, lanes_of, loops_of
 from holdfast.twin.arrays.state_arrays import (
     BOOK,
     CONNECTION,
@@ -53,12 +53,16 @@ _FIRST_ENGINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in order of arrival: seconds, and tokens of prompt, answer and cached prefix."""
+    """Requests in order of arrival: seconds, and tokens of prompt, answer and cached prefix.
+
+    `of_class` is the number of the class among those declared, from 1 on, 0 for none; without it none has any.
+    """
 
     at: Floats
     prompt_tokens: Integers
     output_tokens: Integers
     cached_tokens: Integers
+    of_class: Integers | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -117,6 +121,8 @@ class EngineFleet:
         graphs = [host_of(kind.started_timer).graphs.captured for kind in kinds]
         self._loops = loops_of(told, [kind.limits for kind in kinds], graphs)
         self._fits = fits_of(told, graphs)
+        self._class_names = tuple(each.name for each in told[0].classes) if told else ()
+        self._lanes, self._classes = ([of(asked) for asked in told] for of in (lanes_of, classes_of))
         self._world = World(
             requests=_requests(workload, routing),
             engines=_engines(_FIRST_ENGINES),
@@ -133,7 +139,7 @@ class EngineFleet:
             hosts=_hosts([host_of(kind.started_timer) for kind in kinds]),
             flights=np.zeros((_FIRST_ENGINES, state_arrays.MOST_IN_FLIGHT), state_arrays.FLIGHT),
         )
-        self._plugin = _plugin(len(workload)) if told else None
+        self._plugin = _plugin(workload, self._lanes[0], self._classes[0]) if told else None
 
     @property
     def plugin(self) -> bool:
@@ -178,6 +184,7 @@ class EngineFleet:
         engine["free_blocks"] = engine["blocks"]
         if self._plugin is not None:
             self._plugin.loops[number], self._plugin.fits[number] = self._loops[kind], self._fits[kind]
+            self._plugin.lanes[number], self._plugin.classes[number] = self._lanes[kind], self._classes[kind]
             self._plugin.loops[number]["updated"] = self.now
         return number
 
@@ -221,6 +228,18 @@ class EngineFleet:
         """The same of several engines: an array of their records."""
         return np.asarray(self._world.engines[list(engines)])
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The declared classes; none without the plugin."""
+        return self._class_names
+
+    def verdicts(self, engines: Sequence[int]) -> Floats:
+        """Good and bad requests of each declared class, by engine; of batch, done and refused ones."""
+        if self._plugin is None:
+            return np.zeros((len(engines), 0))
+        found = self._plugin.classes[list(engines), 1:]
+        return np.stack([found["good"], found["bad"]], axis=2).reshape(len(engines), -1)
+
     def check(self) -> None:
         """Hold the arrays to what must be true at any moment; AssertionError where it is not."""
         requests, fleet = self._world.requests, self._world.engines
@@ -257,6 +276,8 @@ class EngineFleet:
         if self._plugin is not None:
             self._plugin = self._plugin._replace(
                 loops=_doubled(self._plugin.loops),
+                lanes=_doubled(self._plugin.lanes),
+                classes=_doubled(self._plugin.classes),
                 fits=_doubled(self._plugin.fits),
                 answers=_doubled(self._plugin.answers),
             )
@@ -310,12 +331,17 @@ def _hosts(hosts: Sequence[Host]) -> Records:
     return found
 
 
-def _plugin(requests: int) -> Plugin:
+def _plugin(workload: Workload, lanes: Records, classes: Records) -> Plugin:
+    places = np.zeros(len(workload), PLACE)
+    if workload.of_class is not None:
+        places["of_class"] = workload.of_class
     return Plugin(
-        places=np.zeros(requests, PLACE),
+        places=places,
         loops=np.zeros(_FIRST_ENGINES, LOOP),
+        lanes=np.zeros((_FIRST_ENGINES, len(lanes)), lanes.dtype),
+        classes=np.zeros((_FIRST_ENGINES, len(classes)), classes.dtype),
         fits=np.zeros((_FIRST_ENGINES, HEIGHT, WIDTH)),
-        answers=np.zeros((_FIRST_ENGINES, ANSWERS), np.int64),
+        answers=np.zeros((_FIRST_ENGINES, len(classes), ANSWERS), np.int64),
     )
 
 

@@ -83,6 +83,19 @@ EXACT = (
 STEPS = ("steps", "step_prefill", "step_decodes", "step_kv", "step_pairs", "step_seconds")
 """What the plugin sums over an engine's steps, 0 without it, in the order of holdfast.domain.engine.StepSums."""
 
+BATCH_SUMS = (
+    "batch_started",
+    "batch_done",
+    "batch_prompt_tokens",
+    "batch_output_tokens",
+    "batch_started_prompt_tokens",
+    "batch_cached_prompt_tokens",
+)
+"""What the plugin counts of batch requests, which are in COUNTS too, 0 without it."""
+
+BATCH_NOW = ("batch_running", "batch_waiting")
+"""How many batch requests ran before the last step, and how many wait."""
+
 ENGINE = np.dtype(
     [
         *fields_of(np.float64, "due", "host_at", "gpu_at", "front_at", "enters_at"),
@@ -92,6 +105,7 @@ ENGINE = np.dtype(
         *fields_of(np.float64, "stretch"),
         *fields_of(np.int64, *LIMITS, "open", "born"),
         *fields_of(np.float64, "idle_at", "waiting_late", *COUNTS, *EXACT, *STEPS),
+        *fields_of(np.float64, *BATCH_SUMS, *BATCH_NOW),
     ]
 )
 """`due` is when a step ends and the next one begins, or when one begins only where the engine is not `ending`; infinite
@@ -180,8 +194,8 @@ class World(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """What the plugin adds to it (`fast_loop_arrays`): a record per request and per engine, what laws are found from,
-    and how many steps the last answers of an engine took.
+    """What the plugin adds to it (`fast_loop_arrays`): a record per request and per engine, those of its lanes and its
+    classes, what laws are found from, and how many steps the last answers of each class took.
 
     Engines without the plugin have None instead: numba compiles the loop for each of the two, and for None it leaves
     out every branch that `plugin is not None` begins, and what is called there.
@@ -189,5 +203,7 @@ class Plugin(NamedTuple):
 
     places: Records
     loops: Records
+    lanes: Records
+    classes: Records
     fits: Floats
     answers: Integers

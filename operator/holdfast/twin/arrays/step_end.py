@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.twin.arrays import queue_lanes
 from holdfast.twin.arrays.compiled import compiled, inner
 from holdfast.twin.arrays.state_arrays import FINISHED, NOBODY, Plugin, World
 
@@ -32,6 +33,8 @@ def complete(world: World, plugin: Plugin | None, where: int, now: float) -> int
     engine["running"] = kept
     if engine["stale"] > 0:
         emitted, began = _emit_stale(world, plugin, where, now, emitted, began, written_from)
+    if plugin is not None:
+        emitted, began = _emit_stale_batch(world, plugin, where, now, emitted, began, written_from)
     engine["front_at"] = written_from + host["token"] * emitted
     engine["output_tokens"] += emitted
     return began
@@ -78,6 +81,28 @@ def _emit_stale(
             before = number
         number = following
     engine["stale"] = 0
+    return emitted, began
+
+
+@inner
+def _emit_stale_batch(
+    world: World, plugin: Plugin, where: int, now: float, emitted: int, began: int, written_from: float
+) -> tuple[int, int]:
+    """The same for batch, which waits behind all others."""
+    engine, loop, host = world.engines[where], plugin.loops[where], world.hosts[world.engines[where]["timer"]]
+    number = int(loop["stale_batch"])
+    while number != NOBODY:
+        request, place = world.requests[number], plugin.places[number]
+        if request["in_flight"] > 0:
+            emitted += 1
+            if request["generated"] == 0:
+                world.begun[began] = number
+                began += 1
+            if _emit(world, where, number, now, written_from + host["token"] * emitted + host["reply"]):
+                engine["waiting"] -= 1
+                queue_lanes.leave(engine, plugin.lanes[where], plugin.classes[where], place, request["prompt"])
+        number = int(place["stale_after"])
+    loop["stale_batch"] = NOBODY
     return emitted, began
 
 

@@ -65,7 +65,7 @@ def _computes(request: Record, computed: int, step: int) -> None:
 def _start_waiting(world: World, plugin: Plugin | None, where: int, budget: int, count: int) -> int:
     """First chunks of waiting requests until one does not fit; returns how many chunks the step then has."""
     engine, chunks = world.engines[where], world.chunks
-    while engine["waiting"] > 0 and budget > 0:
+    while budget > 0 and (engine["waiting"] > 0 if plugin is None else _may_start(plugin, engine, where)):
         number = _admit_head(world, plugin, where)
         if number == NOBODY:
             break
@@ -82,25 +82,44 @@ def _start_waiting(world: World, plugin: Plugin | None, where: int, budget: int,
 
 
 @inner
+def _may_start(plugin: Plugin, engine: Record, where: int) -> bool:
+    return queue_lanes.may_start(plugin.loops[where], engine)
+
+
+@inner
 def _preempt_last(world: World, plugin: Plugin | None, where: int) -> int:
-    """Send the youngest running request back to the head of the queue, without its KV cache."""
+    """Send the youngest running request back to the queue, without its KV cache."""
     engine = world.engines[where]
     engine["running"] -= 1
     number = int(world.running[where, engine["running"]])
-    request = world.requests[number]
+    put_back(world, plugin, where, number)
+    return number
+
+
+@inner
+def put_back(world: World, plugin: Plugin | None, where: int, number: int) -> None:
+    """Let a request wait that runs no longer: before all others, or as batch."""
+    engine, request = world.engines[where], world.requests[number]
     engine["free_blocks"] += request["blocks"]
     request["blocks"] = 0
     request["computed"] = 0
     request["cached"] = 0
     request["preemptions"] += 1
     request["state"] = WAITING
-    engine["stale"] += 1
-    if plugin is not None:
-        queue_lanes.put_first(plugin.loops[where], plugin.places[number], number)
-    else:
-        _prepend(world, where, number)
     engine["waiting"] += 1
-    return number
+    if plugin is None:
+        engine["stale"] += 1
+        _prepend(world, where, number)
+        return
+    loop, place, classes = plugin.loops[where], plugin.places[number], plugin.classes[where]
+    if classes[place["of_class"]]["batch"]:
+        place["stale_after"] = loop["stale_batch"]
+        loop["stale_batch"] = number
+        fast_loop.wait_as_batch(place, request)
+        queue_lanes.put(loop, engine, plugin.lanes[where], classes, plugin.places, number, request["prompt"])
+    else:
+        engine["stale"] += 1
+        queue_lanes.put_first(loop, place, number)
 
 
 @inner
@@ -121,12 +140,14 @@ def _admit_head(world: World, plugin: Plugin | None, where: int) -> int:
         return NOBODY
     number = int(engine["first_waiting"])
     if plugin is not None:
-        number = queue_lanes.head(plugin.loops[where], engine, plugin.places, world.requests)
+        lanes, classes = plugin.lanes[where], plugin.classes[where]
+        number = queue_lanes.head(plugin.loops[where], engine, lanes, classes, plugin.places, world.requests)
     request = world.requests[number]
     if blocks_of(request["prompt"] + request["generated"]) > engine["free_blocks"]:
         return NOBODY
     if plugin is not None:
-        queue_lanes.take(plugin.loops[where], engine, plugin.places, number, request["prompt"])
+        lanes, classes = plugin.lanes[where], plugin.classes[where]
+        queue_lanes.take(plugin.loops[where], engine, lanes, classes, plugin.places, number, request["prompt"])
     else:
         engine["first_waiting"] = request["after"]
     engine["waiting"] -= 1
@@ -137,8 +158,10 @@ def _admit_head(world: World, plugin: Plugin | None, where: int) -> int:
     request["computed"] = cached
     if request["preemptions"] == 0:
         engine["cached_tokens"] += cached
-        if plugin is not None:
-            fast_loop.admitted(plugin.loops[where], request)
+    if plugin is not None:
+        place = plugin.places[number]
+        own = plugin.classes[where, place["of_class"]]
+        fast_loop.admitted(plugin.loops[where], engine, own, place, request)
     return number
 
 

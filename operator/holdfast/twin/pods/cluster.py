@@ -95,6 +95,8 @@ class Service:
     spec: ServiceSpec
     fleet: EngineFleet
     drain_seconds: float
+    class_names: tuple[str, ...] = ()
+    """Declared classes in the order of their numbers, batch among them."""
     queue_limits: dict[str, QueueLimit] = field(default_factory=dict)
     """Those of the Deployments' templates, where the policy sets them."""
     surges: dict[str, int] = field(default_factory=dict)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.twin.arrays.state_arrays import COUNTS, EXACT, STEPS, Record, Records
+from holdfast.twin.arrays.state_arrays import BATCH_NOW, BATCH_SUMS, COUNTS, EXACT, STEPS, Record, Records
 from holdfast.twin.arrays.timers import Floats
 
-GAUGES = ("running", "waiting", "waiting_late")
-COLUMNS = (*COUNTS, *EXACT, *STEPS, *GAUGES)
+GAUGES = ("running", "waiting", "waiting_late", *BATCH_NOW)
+COLUMNS = (*COUNTS, *EXACT, *STEPS, *BATCH_SUMS, *GAUGES)
+"""The verdicts of declared classes stand behind them, where engines have any."""
 
 IN_FLIGHT = slice(COLUMNS.index(GAUGES[0]), len(COLUMNS))
 EVERY = slice(0, len(COLUMNS))
@@ -25,9 +26,9 @@ _OUTPUT, _PROMPT = COLUMNS.index("output_tokens"), COLUMNS.index("prompt_tokens"
 _IS_COUNTER = np.array([name not in GAUGES for name in COLUMNS])
 
 
-def rows_of(engines: Records) -> Floats:
-    """A sample of each engine: the columns."""
-    return np.stack([engines[name] for name in COLUMNS], axis=1, dtype=np.float64)
+def rows_of(engines: Records, verdicts: Floats) -> Floats:
+    """A sample of each engine: the columns, and the verdicts by class."""
+    return np.hstack([np.stack([engines[name] for name in COLUMNS], axis=1, dtype=np.float64), verdicts])
 
 
 def usage_of(engines: Records) -> Floats:
@@ -110,6 +111,6 @@ def _extrapolated(
         np.where(gap < 1.1 * spacing, gap, 0.5 * spacing)[:, None] for gap in (earliest - start, end - newest)
     )
     grown, stretch = after - before, between[:, None]
-    counted = (grown > 0.0) & _IS_COUNTER[columns]
+    counted = (grown > 0.0) & (_IS_COUNTER[columns] if columns.start < len(COLUMNS) else True)
     until_zero = np.divide(stretch * before, grown, out=np.full_like(grown, np.inf), where=counted)
     return np.asarray(grown * (stretch + np.minimum(head, until_zero) + tail) / stretch)

@@ -14,6 +14,7 @@ import numpy as np
 
 from holdfast.api.quantities import counted, some_of
 from holdfast.domain import lateness
+from holdfast.domain.batch import BatchCounts, without_batch
 from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, PluginMode, StepSums
 from holdfast.domain.lateness import Lateness
@@ -22,6 +23,7 @@ from holdfast.domain.signals import (
     SLOW_STEPS,
     SURELY_LATE_SHARE,
     AcceleratorTraffic,
+    ClassTraffic,
     LengthHistogram,
     SignalState,
     Traffic,
@@ -34,11 +36,11 @@ from holdfast.domain.signals import (
 from holdfast.domain.snapshot import Timing
 from holdfast.enginemodel.mix import LENGTH_EDGES
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
-from holdfast.twin.arrays.state_arrays import EXACT, STEPS, Records, hang
+from holdfast.twin.arrays.state_arrays import BATCH_SUMS, EXACT, STEPS, Records, hang
 from holdfast.twin.arrays.timers import Floats, Integers
 from holdfast.twin.pods.cluster import Service, SimulatedPod
 from holdfast.twin.pods.peer_metrics import EngineGauges, gauges
-from holdfast.twin.pods.series import COLUMNS, IN_FLIGHT, EngineSeries, gained, rows_of, usage_of
+from holdfast.twin.pods.series import COLUMNS, GAUGES, IN_FLIGHT, EngineSeries, gained, rows_of, usage_of
 
 SCRAPES = 3
 LEAST_SAMPLES = 2
@@ -63,6 +65,7 @@ class Scrape:
     at: float
     pods: Sequence[SimulatedPod]
     records: Records
+    verdicts: Floats
     hangs: Sequence[bool]
     finished: int
 
@@ -101,9 +104,10 @@ class SimulatedObserver:
         if self.blind:
             return
         serving = {pod: pod.engine for pod in self._service.pods if pod.engine is not None}
-        records = self._service.fleet.states(list(serving.values()))
+        fleet, engines = self._service.fleet, list(serving.values())
+        records, verdicts = fleet.states(engines), fleet.verdicts(engines)
         count = len(self._service.fleet.finished)
-        self._on_the_way.append(Scrape(now, list(serving), records, hang(records, now), count))
+        self._on_the_way.append(Scrape(now, list(serving), records, verdicts, hang(records, now), count))
         self._arrive(now)
 
     def _arrive(self, now: float) -> None:
@@ -113,7 +117,8 @@ class SimulatedObserver:
 
     def _take(self, scrape: Scrape) -> None:
         at, records = scrape.at, scrape.records
-        samples = zip(scrape.pods, records, rows_of(records), usage_of(records).tolist(), scrape.hangs, strict=True)
+        rows = rows_of(records, scrape.verdicts)
+        samples = zip(scrape.pods, records, rows, usage_of(records).tolist(), scrape.hangs, strict=True)
         for pod, *sample in samples:
             self._series.setdefault(pod, EngineSeries(pod.accelerator, pod.ready_at or 0.0)).scrape(at, *sample)
         self.scraped_at = at
@@ -152,6 +157,7 @@ class SimulatedObserver:
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             steps=self._steps,
+            classes=self._by_class(start, now),
             plugins=self._plugins(),
             hung=hung,
             lagging=self._lagging(counts, by_accelerator),
@@ -171,6 +177,14 @@ class SimulatedObserver:
             for pod, series in alive
             if series.record is not None and series.times[-1] >= fresh_since
         )
+
+    def _by_class(self, start: float, now: float) -> tuple[ClassTraffic, ...]:
+        """The verdicts of each declared class but batch, which has none."""
+        names = self._service.fleet.class_names
+        columns = slice(len(COLUMNS), len(COLUMNS) + 2 * len(names))
+        judged = gained(list(self._series.values()), start, now, columns).sum(axis=0).reshape(-1, 2).tolist()
+        found = dict(zip(names, judged, strict=True))
+        return tuple(ClassTraffic(each.name, *found[each.name]) for each in self._service.spec.slo.classes if found)
 
     def _hung(self, now: float) -> tuple[str, ...]:
         still = still_seconds(self.interval_seconds)
@@ -341,8 +355,8 @@ def _traffic(
     tpot_typical_seconds: float,
 ) -> AcceleratorTraffic:
     count = dict(zip(COLUMNS, counts.tolist(), strict=True))
-    running, waiting, late = np.sum(gauges, axis=0).tolist() if gauges else (0.0, 0.0, 0.0)
-    return AcceleratorTraffic(
+    running, waiting, late, *batch = np.sum(gauges, axis=0).tolist() if gauges else [0.0] * len(GAUGES)
+    seen = AcceleratorTraffic(
         finished=count["finished"],
         rejected=count["rejected"],
         prompt_tokens=count["prompt_tokens"],
@@ -369,6 +383,8 @@ def _traffic(
         busiest=busiest_share(sum(begun), max(begun, default=0.0), working),
         exact=_exact(count, len(gauges)) if plugin and gauges else None,
     )
+    sums = {name.removeprefix("batch_"): count[name] for name in BATCH_SUMS}
+    return without_batch(seen, BatchCounts(*batch, **sums))
 
 
 def _exact(count: Mapping[str, float], engines: int) -> ExactCounts:

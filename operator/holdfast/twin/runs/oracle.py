@@ -49,15 +49,17 @@ BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 class SizePlan:
-    """Sizes by slot, ordered so early that they are ready when they are needed."""
+    """Sizes by slot, ordered so early that they are ready when they are needed; engines may have the plugin."""
 
     name = ORACLE
     tick_seconds = SLOT_SECONDS
     admission = False
-    fast_loop = False
     sizes_foreknown = True
 
-    def __init__(self, sizes: Integers, lead_seconds: float, began_at: float = EPOCH_SECONDS) -> None:
+    def __init__(
+        self, sizes: Integers, lead_seconds: float, began_at: float = EPOCH_SECONDS, fast_loop: bool = False
+    ) -> None:
+        self.fast_loop = fast_loop
         self._began_at = began_at
         slots = round(np.ceil(lead_seconds / SLOT_SECONDS))
         padded = np.append(sizes, np.full(slots, sizes[-1]))
@@ -86,14 +88,17 @@ class Needs:
 def oracle(
     scenario: Scenario, declared: Sequence[Declared], seed: int, progress: Callable[[float], None] = lambda share: None
 ) -> Finished:
-    """The cheapest of the schedules that attain the objective; where none does, the one that attains the most."""
+    """The cheapest of the schedules that attain the objective; where none does, the one that attains the most.
+
+    Where requests have classes, engines have the plugin, as no others know them; each class must attain its own.
+    """
     (each,) = declared
     entry = scenario.cluster.accelerators[each.spec.accelerators[0].name]
     kind = engine_kind(each, each.spec.accelerators[0], entry, admission=False)
     needs = _needs(scenario, each, kind, entry)
     lead = entry.cold_start * (1.0 + entry.cold_start_jitter)
     search = _Search(
-        lambda sizes: SizePlan(sizes, lead, scenario.begins.timestamp()),
+        lambda sizes: SizePlan(sizes, lead, scenario.begins.timestamp(), each.workload.of_class is not None),
         lambda tried: simulate(scenario, declared, tried, seed, progress),
     )
     for load, slots in itertools.product(LOADS, SMOOTH_SLOTS):
@@ -142,7 +147,8 @@ def _better(found: Finished, best: Finished) -> bool:
 
 def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: AcceleratorEntry) -> Needs:
     """Work by slot in replicas: requests weighted by their tokens, over what a replica carries of them."""
-    load, seconds = each.workload, work_seconds(each.workload, kind)
+    load = without_batch(each)
+    seconds = work_seconds(load, kind)
     slots = int(np.ceil(scenario.duration / SLOT_SECONDS))
     rate = Bench(kind, each.spec.slo, LengthPairs(load.prompt_tokens, load.output_tokens)).rate(1.0 / seconds.mean())
     weights = seconds / seconds.mean()
@@ -151,6 +157,16 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: Accelera
     drain = each.spec.slo.ttft_seconds + each.spec.slo.tpot_seconds * float(load.output_tokens.mean())
     restart = (entry.cold_start + drain) / SLOT_SECONDS
     return Needs(arrived / carried, max(1, each.spec.min_replicas), each.spec.max_replicas, restart)
+
+
+def without_batch(each: Declared) -> Workload:
+    """The requests that are demand."""
+    load, of_class = each.workload, each.workload.of_class
+    if of_class is None:
+        return load
+    demand = ~np.array([False, *(one.kind == "Batch" for one in each.service.spec.slo.classes)])[of_class]
+    columns = (load.at, load.prompt_tokens, load.output_tokens, load.cached_tokens)
+    return Workload(*(column[demand] for column in columns))
 
 
 def work_seconds(load: Workload, kind: EngineSpec) -> Floats:

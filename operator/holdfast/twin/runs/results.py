@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.domain.service import Slo
 from holdfast.twin.arrays import state_arrays
 from holdfast.twin.arrays.fleet import EngineFleet
 from holdfast.twin.arrays.timers import Floats
@@ -39,10 +40,27 @@ def latencies(fleet: EngineFleet) -> Latencies:
 
 
 def good(service: Service) -> NDArray[np.bool_]:
-    """Which requests met every objective."""
-    slo, found = service.spec.slo, latencies(service.fleet)
+    """Which requests met every objective, of their class where they have one; batch that is done met all it has."""
+    found, of_class = latencies(service.fleet), service.fleet.workload.of_class
+    if of_class is None:
+        return _within(service.spec.slo, found)
+    met = np.isfinite(found.e2e)
+    for number, slo in enumerate(_by_number(service)):
+        if slo is not None:
+            met &= (of_class != number) | _within(slo, found)
+    return met
+
+
+def _within(slo: Slo, found: Latencies) -> NDArray[np.bool_]:
     met = (found.ttft <= slo.ttft_seconds) & (found.tpot <= slo.tpot_seconds)
     return met & (found.e2e <= (math.inf if slo.e2e_seconds is None else slo.e2e_seconds)) & np.isfinite(found.e2e)
+
+
+def _by_number(service: Service) -> list[Slo | None]:
+    """The service's own objectives and those of each class by its number; None for batch."""
+    slo = service.spec.slo
+    found = {each.name: each for each in slo.classes}
+    return [slo, *(found.get(name) for name in service.class_names)]
 
 
 def budget_left(service: Service, times: Floats) -> Floats:
@@ -50,8 +68,9 @@ def budget_left(service: Service, times: Floats) -> Floats:
 
     1 is untouched, 0 spent, below that overdrawn; NaN where nothing arrived.
     """
-    slo, at = service.spec.slo, service.fleet.requests["at"]
-    missed = np.concatenate([[0], np.cumsum(~good(service))])
+    slo, judged = service.spec.slo, _judged(service)
+    at = service.fleet.requests["at"][judged]
+    missed = np.concatenate([[0], np.cumsum(~good(service)[judged])])
     first, last = np.searchsorted(at, times - slo.window_seconds), np.searchsorted(at, times)
     allowed = slo.budget_share * (last - first)
     spent = np.divide(missed[last] - missed[first], allowed, out=np.full(len(times), np.nan), where=allowed > 0.0)
@@ -59,8 +78,16 @@ def budget_left(service: Service, times: Floats) -> Floats:
 
 
 def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
-    """Requests that arrived after the warm-up."""
-    return np.asarray(service.fleet.requests["at"] >= run.scenario.warmup)
+    """Requests that arrived after the warm-up, without batch."""
+    return np.asarray((service.fleet.requests["at"] >= run.scenario.warmup) & _judged(service))
+
+
+def _judged(service: Service) -> NDArray[np.bool_]:
+    """Requests that are no batch."""
+    of_class = service.fleet.workload.of_class
+    if of_class is None:
+        return np.ones(len(service.fleet.workload), bool)
+    return np.array([slo is not None for slo in _by_number(service)])[of_class]
 
 
 def attainment(run: Finished, service: Service) -> float:
@@ -70,9 +97,14 @@ def attainment(run: Finished, service: Service) -> float:
 
 
 def attains(run: Finished) -> bool:
-    """Whether the first service of the run attained its objective."""
+    """Whether the first service of the run attained its objective, and each of its classes its own."""
     service = run.services[0]
-    return attainment(run, service) >= service.spec.slo.objective
+    of_class = service.fleet.workload.of_class
+    if of_class is None:
+        return attainment(run, service) >= service.spec.slo.objective
+    met, inside = good(service), counted(run, service)
+    each = [(slo, met[inside & (of_class == number)]) for number, slo in enumerate(_by_number(service))]
+    return all(slo is None or not len(found) or found.mean() >= slo.objective for slo, found in each)
 
 
 def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
@@ -92,11 +124,11 @@ def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
     }
 
 
-def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
+def _service(run: Finished, service: Service) -> dict[str, Any]:
     inside = counted(run, service)
     found, arrivals = latencies(service.fleet), int(inside.sum())
     in_time = int((good(service) & inside).sum())
-    told: dict[str, float | int | None] = {
+    told: dict[str, Any] = {
         "objective": service.spec.slo.objective,
         "priority": service.spec.priority,
         "arrivals": arrivals,
@@ -107,15 +139,40 @@ def _service(run: Finished, service: Service) -> dict[str, float | int | None]:
         "cost_dollars": cost_dollars(service, run.scenario.duration),
         "scale_actions": service.actions,
     }
-    for name, values in (("ttft", found.ttft[inside]), ("tpot", found.tpot[inside])):
-        answered = values[np.isfinite(values)]
-        for share in PERCENTILES:
-            told[f"{name}_p{share}_seconds"] = float(np.percentile(answered, share)) if len(answered) else None
+    told |= _percentiles("ttft", found.ttft[inside]) | _percentiles("tpot", found.tpot[inside])
     states = np.bincount(service.fleet.requests["state"][inside], minlength=state_arrays.LOST + 1)
     told["rejected"] = int(states[state_arrays.REJECTED])
     told["unserved"] = int(states[state_arrays.UNSERVED])
     told["lost"] = int(states[state_arrays.LOST])
-    return told
+    return told | _classes(run, service)
+
+
+def _classes(run: Finished, service: Service) -> dict[str, Any]:
+    """What became of each class with requests; "" is the service's own. Of batch, `good` is what was done."""
+    of_class = service.fleet.workload.of_class
+    if of_class is None:
+        return {}
+    since, met, found = service.fleet.requests["at"] >= run.scenario.warmup, good(service), latencies(service.fleet)
+    classes = {}
+    for number, (name, slo) in enumerate(zip(("", *service.class_names), _by_number(service), strict=True)):
+        inside = since & (of_class == number)
+        arrivals, in_time = int(inside.sum()), int((met & inside).sum())
+        if arrivals:
+            classes[name] = {
+                "objective": None if slo is None else slo.objective,
+                "arrivals": arrivals,
+                "good": in_time,
+                "attainment": in_time / arrivals,
+                **_percentiles("ttft", found.ttft[inside]),
+                **_percentiles("tpot", found.tpot[inside]),
+            }
+    return {"classes": classes}
+
+
+def _percentiles(name: str, values: Floats) -> dict[str, float | None]:
+    answered = values[np.isfinite(values)]
+    found = ((share, float(np.percentile(answered, share)) if len(answered) else None) for share in PERCENTILES)
+    return {f"{name}_p{share}_seconds": value for share, value in found}
 
 
 def gpu_hours(run: Finished) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.domain.cluster import QueueLimit, ReplicaPhase
-from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
+from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec, Slo
 from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.render.engine_limits import engine_limits
@@ -280,9 +280,13 @@ def _first_sizes(each: Declared, policy: Policy) -> Mapping[str, int]:
 
 def _longest_seconds(service: Service) -> float:
     """After so long a request is surely bad."""
-    slo = service.spec.slo
-    slowest = slo.ttft_seconds + slo.tpot_seconds * float(service.fleet.workload.output_tokens.max())
-    return max(slo.ttft_seconds, slowest if slo.e2e_seconds is None else min(slo.e2e_seconds, slowest))
+    longest = float(service.fleet.workload.output_tokens.max())
+
+    def bad_after(slo: Slo) -> float:
+        slowest = slo.ttft_seconds + slo.tpot_seconds * longest
+        return max(slo.ttft_seconds, slowest if slo.e2e_seconds is None else min(slo.e2e_seconds, slowest))
+
+    return max(map(bad_after, (service.spec.slo, *service.spec.slo.classes)))
 
 
 def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> Service:
@@ -298,7 +302,8 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
         for option, kind in zip(spec.accelerators, kinds, strict=True)
         if policy.admission
     }
-    return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds, limits)
+    names = tuple(one.name for one in each.service.spec.slo.classes)
+    return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds, names, limits)
 
 
 def _routing(router: str, reality: ServiceReality, seed: int) -> Routing:

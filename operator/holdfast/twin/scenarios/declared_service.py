@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.api.llmservice import LLMService
+from holdfast.api.llmservice import SLO, LLMService
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.enginetimer import EngineTimer
@@ -34,6 +34,21 @@ class Declared:
     max_num_queued_tokens: int | None = None
     reality: ServiceReality = field(default_factory=ServiceReality)
     kv_tokens: Mapping[str, int] = field(default_factory=dict)
+
+
+def class_numbers(slo: SLO, shares: Mapping[str, float]) -> dict[int, float]:
+    """The shares by the numbers of the declared classes; BadInput for a name that nobody can claim."""
+    names = [each.name for each in slo.classes]
+    if slo.claim == "None":
+        raise BadInput("claim is None, so no request can claim a class: remove slo.claim")
+    strange = next((name for name in shares if name not in names), None)
+    if strange is not None:
+        raise BadInput(f"{strange!r} is no class of slo.classes: give one of {', '.join(names) or 'them'}")
+    for each in slo.classes:
+        for bound, value in (("maxShare", each.max_share), ("finishWithin", each.finish_within)):
+            if value is not None:
+                raise BadInput(f"the twin does not play {bound}, which class {each.name} has: remove it")
+    return {1 + names.index(name): share for name, share in shares.items()}
 
 
 def too_long(scenario: Scenario, each: Declared, option: AcceleratorOption) -> tuple[int, int]:

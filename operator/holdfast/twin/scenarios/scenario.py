@@ -126,9 +126,15 @@ class RequestLengths(ApiModel):
 
 
 class WorkloadFile(ApiModel):
-    """The requests of one service."""
+    """The requests of one service; `classes` are the shares that claim a class of its spec."""
 
     rules = (
+        Rule(
+            "",
+            "the shares of classes are more than 1 together: lower one",
+            lambda workload: sum(workload.classes.values()) <= 1.0 + 1e-9,
+            ".classes",
+        ),
         Rule(
             "",
             "lengths are missing: give fixed lengths or a trace, unless arrivals come from a trace",
@@ -138,6 +144,7 @@ class WorkloadFile(ApiModel):
 
     arrivals: ArrivalProcess
     lengths: RequestLengths | None = None
+    classes: dict[str, Annotated[Number, Field(gt=0.0, le=1.0)]] = Field(default_factory=dict)
 
 
 class Retries(ApiModel):

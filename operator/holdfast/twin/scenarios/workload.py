@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,14 @@ def make_workload(given: WorkloadFile, duration_seconds: float, folder: Path, se
     if len(found) == 0:
         raise BadInput("no request arrives in this scenario: raise its rates or its duration")
     return found
+
+
+def with_classes(load: Workload, numbers: Mapping[int, float], seed: int) -> Workload:
+    """Give each request one of the classes of these numbers with the chance that is its share, or none of them."""
+    lots = np.random.default_rng([seed, 2]).random(len(load))
+    borders = np.cumsum(list(numbers.values()))
+    places = np.searchsorted(borders, lots, side="right")
+    return replace(load, of_class=np.array([*numbers, 0], np.int64)[places])
 
 
 def _moments(given: ArrivalProcess, duration: float, folder: Path, draw: np.random.Generator) -> Floats:
