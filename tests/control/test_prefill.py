@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.objects.objects import Objects
 from holdfast.control.objects.plan import plan
@@ -56,6 +57,10 @@ class World:
             await self.objects.clear_away(part, work, self.now)
         return self.api.writes()
 
+    def problems(self) -> tuple[ClusterProblem, ...]:
+        """Return what the last writes met."""
+        return self.objects.problems(self._part())
+
     def _part(self) -> ServiceParts:
         service = llmservice(generation=self.generation, **self.spec)
         part = as_watched(parts(service, sizes={"h100": 1}, ready={"h100": 1}), self.api)
@@ -91,6 +96,37 @@ async def test_a_prefill_pool_on_another_accelerator_replaces_the_one_before() -
     await world.tick(2)
     assert POOL not in world.api.objects
     assert world.api.objects[f"{APPS}/chat.prefill-l40s"]["spec"]["replicas"] == 2
+
+
+def foreign(world: World, name: str) -> str:
+    """A Service of another LLMService by this name; its path."""
+    path = f"/api/v1/namespaces/prod/services/{name}"
+    owner = {"kind": "LLMService", "name": "other", "uid": "uid-other", "controller": True}
+    world.api.put_object(path, {"metadata": {"name": name, "namespace": "prod", "ownerReferences": [owner]}})
+    return path
+
+
+@pytest.mark.parametrize("name", ["chat-replicas", "chat-prefill-replicas"])
+async def test_no_router_is_made_that_would_find_the_engines_of_another_service(name: str) -> None:
+    world = World(**PAIR)
+    taken = foreign(world, name)
+    await world.tick(3)
+    assert f"{APPS}/chat-router" not in world.api.objects
+    assert [problem.reason for problem in world.problems()] == [Reason.NAME_CONFLICT]
+    del world.api.objects[taken]
+    await world.tick()
+    assert f"{APPS}/chat-router" in world.api.objects
+
+
+async def test_a_router_that_runs_is_not_led_to_the_engines_of_another_service() -> None:
+    world = World(router={}, replicas=1)
+    await world.tick(3)
+    before = world.api.objects[f"{APPS}/chat-router"]["spec"]
+    foreign(world, "chat-prefill-replicas")
+    world.edit(**PAIR)
+    await world.tick(3)
+    assert world.api.objects[f"{APPS}/chat-router"]["spec"] == before
+    assert [problem.reason for problem in world.problems()] == [Reason.NAME_CONFLICT]
 
 
 def pair(*phases: ReplicaPhase, problems: tuple[ClusterProblem, ...] = (), **words: str) -> ServiceParts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,17 +189,17 @@ class Objects:
             state.problems = tuple([problem for live in work.orphans if (problem := await self._adopt(part, live))])
             return ()
         problems: list[ClusterProblem] = []
-        identity_taken = False
+        taken: set[tuple[str, str]] = set()
         for manifest, why in work.due:
-            if identity_taken and manifest["kind"] in WORKLOADS:
-                continue  # its pods would run with the rights of a foreign ServiceAccount
-            shown = part.shown(manifest["kind"], manifest["metadata"]["name"])
-            problem = await self._write(part, manifest, why, state.applier.apply(manifest, shown, now))
-            problems += [problem] if problem else []
-            taken = problem is not None and problem.reason is Reason.NAME_CONFLICT
-            identity_taken |= taken and manifest["kind"] == "ServiceAccount"
+            if _would_go_astray(part, manifest, taken):
+                continue
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            writing = state.applier.apply(manifest, part.shown(kind, name), now)
+            if problem := await self._write(part, manifest, why, writing):
+                problems.append(problem)
+                taken |= {(kind, name)} if problem.reason is Reason.NAME_CONFLICT else set()
         state.problems = tuple(problems)
-        return () if identity_taken else work.births
+        return tuple(manifest for manifest in work.births if not _would_go_astray(part, manifest, taken))
 
     async def acceptable(
         self, part: ServiceParts, births: Iterable[Manifest], sizes: Mapping[str, int]
@@ -303,6 +303,20 @@ class Objects:
         if state.generation != part.spec.generation:
             state.generation, state.problems = part.spec.generation, ()
         return state
+
+
+def _would_go_astray(part: ServiceParts, manifest: Manifest, taken: Set[tuple[str, str]]) -> bool:
+    """Whether a workload relies on an object whose name somebody else has.
+
+    Pods would run with the rights of a foreign ServiceAccount, a router would send requests to foreign engines.
+    """
+    name = part.spec.key.name
+    if manifest["kind"] not in WORKLOADS:
+        return False
+    lists = (
+        (replicas_name(name), prefill_replicas_name(name)) if manifest["metadata"]["name"] == router_name(name) else ()
+    )
+    return any(kind == "ServiceAccount" or (kind == "Service" and other in lists) for kind, other in taken)
 
 
 def _told(manifest: Manifest, error: ApiError) -> str:
