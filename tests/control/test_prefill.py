@@ -10,7 +10,7 @@ import pytest
 from holdfast.api.reasons import Reason
 from holdfast.api.status import BatchingStatus
 from holdfast.control.objects.objects import Objects
-from holdfast.control.objects.plan import plan
+from holdfast.control.objects.plan import Plan, plan
 from holdfast.control.status.report import cost_per_hour, standing, status_of
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action
@@ -28,9 +28,11 @@ PAIR: dict[str, Any] = {"router": {}, "replicas": 1, "prefill": {"replicas": 2}}
 class World:
     """A service of one ready replica."""
 
-    def __init__(self, **spec: Any) -> None:
+    changes: Plan
+
+    def __init__(self, image: str = "holdfast:1", **spec: Any) -> None:
         self.api = FakeApi()
-        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": ""}, activator_image="holdfast:1"))
+        self.objects = Objects(self.api, RenderSettings(pod_files={"a.py": ""}, activator_image=image))
         self.spec, self.generation, self.now = spec, 1, 0.0
 
     def edit(self, **spec: Any) -> None:
@@ -43,7 +45,7 @@ class World:
             self.now += 5.0
             self.api.requests.clear()
             part = self._part()
-            changes = plan(
+            changes = self.changes = plan(
                 part,
                 decision(part, Action.HOLD, h100=1),
                 Inventory(()),
@@ -96,6 +98,13 @@ async def test_a_prefill_pool_on_another_accelerator_replaces_the_one_before() -
     await world.tick(2)
     assert POOL not in world.api.objects
     assert world.api.objects[f"{APPS}/chat.prefill-l40s"]["spec"]["replicas"] == 2
+
+
+async def test_without_an_image_for_the_router_nothing_of_the_pool_is_made_or_awaited() -> None:
+    world = World(image="", **PAIR)
+    await world.tick(3)
+    assert not [path for path in world.api.objects if "prefill" in path]
+    assert not world.changes.moves
 
 
 def foreign(world: World, name: str) -> str:

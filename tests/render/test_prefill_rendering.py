@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.llmservice import LLMService
 from holdfast.cli.main import build_parser
-from holdfast.render import AcceleratorFacts, RenderContext, render
+from holdfast.render import AcceleratorFacts, RenderContext, RenderSettings, render
 from holdfast.rendered.names import Manifest
 from holdfast_engine.objectives.rules import Role, parse_limits
 from tests.render.scenes import SETTINGS, live, service
@@ -21,9 +21,9 @@ POOL = "chat.prefill-h100"
 Found = dict[tuple[str, str], Manifest]
 
 
-def rendered(of: LLMService, context: RenderContext | None = None) -> Found:
+def rendered(of: LLMService, context: RenderContext | None = None, settings: RenderSettings = OURS) -> Found:
     """All objects by kind and name."""
-    manifests = render(of, ["h100"], OURS, context or RenderContext(pod_monitor=True))
+    manifests = render(of, ["h100"], settings, context or RenderContext(pod_monitor=True))
     return {(each["kind"], each["metadata"]["name"]): each for each in manifests}
 
 
@@ -47,6 +47,10 @@ def test_a_prefill_pool_adds_its_own_objects_of_fixed_size() -> None:
     assert pair["Deployment", POOL]["spec"]["replicas"] == 3
     assert {each["metadata"]["ownerReferences"][0]["name"] for each in pair.values()} == {"chat"}
     assert pair["Deployment", POOL]["spec"]["template"]["spec"]["serviceAccountName"] == "chat"
+
+
+def test_without_a_router_there_is_no_prefill_pool_whose_gpus_would_be_idle() -> None:
+    assert not [name for _, name in rendered(service(PAIR), settings=SETTINGS) if "prefill" in name]
 
 
 def test_nothing_that_selects_the_replicas_selects_an_engine_of_the_prefill_pool() -> None:

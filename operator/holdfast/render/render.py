@@ -94,9 +94,10 @@ def _common(
 def _prefill(service: LLMService, settings: RenderSettings, context: RenderContext) -> Iterator[Manifest]:
     """The prefill pool: as a service of its own, but that nobody asks it, and that its size is in its manifest.
 
-    Its pods have the service's ServiceAccount, which the operator may not delete.
+    None without a router, which alone sends it requests. Its pods have the service's ServiceAccount, which the operator
+    may not delete.
     """
-    if (pool := prefill_pool(service)) is None:
+    if (pool := prefill_pool(service)) is None or not router.is_wanted(service, settings):
         return
     (accelerator,) = pool.spec.accelerators
     own = replace(context, accelerators=((accelerator.name, context.prefill),), limits=())

@@ -141,7 +141,7 @@ def _fronts(part: ServiceParts, activator: bool, router: bool) -> dict[str, int]
     name, declared, pool = part.spec.key.name, part.service.spec.router, prefill_pool(part.service)
     sizes = {activator_name(name): 1} if activator else {}
     sizes |= {router_name(name): declared.replicas} if router and declared else {}
-    sizes |= {prefill_workload(pool): pool.spec.replicas or 0} if pool else {}
+    sizes |= {prefill_workload(pool): pool.spec.replicas or 0} if router and pool else {}
     shown = {deployment: part.shown("Deployment", deployment) for deployment in sizes}
     return {deployment: sizes[deployment] for deployment, live in shown.items() if live is not None and not live.uid}
 
