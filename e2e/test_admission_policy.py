@@ -100,6 +100,14 @@ def _group(leader: Json | None = None, follower: Json | None = None) -> Json:
     return {**kind, "metadata": made["metadata"], "spec": {"leaderWorkerTemplate": {**spec, **templates}}}
 
 
+def _prefill() -> Json:
+    """As the operator writes it for the prefill pool of the LLMService chat."""
+    labels = {"holdfast.dev/service": "chat.prefill", "app.kubernetes.io/managed-by": "holdfast"}
+    made = changed(lambda made: made["metadata"].update(name="chat.prefill-l40s", labels=labels))
+    made["spec"]["replicas"] = 2
+    return made
+
+
 _HELPER = {"name": "helper", "image": "vllm"}
 _SPEC: Json = {"spec": {"containers": [_HELPER]}}
 _INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -108,6 +116,7 @@ _PODS: dict[str, dict[str, str]] = {
     "leader": {"holdfast.dev/service": "chat", _INDEX: "0"},
     "follower": {"holdfast.dev/service": "chat.followers", _INDEX: "1"},
     "their-leader": {_INDEX: "0"},
+    "leader-of-no-service": {"holdfast.dev/service": "", _INDEX: "0"},
 }
 _NO_PODS = "writes no pods that use "
 REFUSED = {
@@ -177,10 +186,12 @@ def _told_of(place: Kubectl, kind: str, name: str, change: Json | None = None, *
 
 
 @pytest.mark.parametrize(
-    "manifest", [deployment(), _group(), _job(), _account()], ids=["deployment", "group", "job", "account"]
+    "manifest",
+    [deployment(), _prefill(), _group(), _job(), _account()],
+    ids=["deployment", "prefill", "group", "job", "account"],
 )
 def test_what_belongs_to_holdfast_is_accepted(others: Kubectl, manifest: Json) -> None:
-    other = {**manifest, "metadata": {**manifest["metadata"], "name": "chat-other"}}
+    other = {**manifest, "metadata": {**manifest["metadata"], "name": f"{manifest['metadata']['name']}-other"}}
     assert created(others, other) == ""
 
 
@@ -216,8 +227,9 @@ def test_of_pods_only_a_leader_of_a_group_is_deleted_and_none_is_made_one(others
     assert tried(others, "delete", "pod", "leader") == ""
     for name in _PODS.keys() - {"leader"}:
         assert "deletes leaders of its groups only" in tried(others, "delete", "pod", name)
-        taken = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {_INDEX: "2"}}}
-        assert "labels and annotations" in applied(others, taken)
+        for label in (_INDEX, "holdfast.dev/service"):
+            taken = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {label: "2"}}}
+            assert "labels and annotations" in applied(others, taken)
 
 
 def test_nothing_is_written_in_a_system_namespace(others: Kubectl) -> None:
