@@ -111,19 +111,24 @@ async def test_groups_are_not_made_where_somebody_else_has_the_service_of_their_
     assert (f"{SETS}/chat-h100" in api.objects) is (not reasons)
 
 
+def told(api: FakeApi) -> list[str]:
+    """The messages of the Events about a stalled group."""
+    events = (body for path, body in api.objects.items() if "/events/" in path)
+    return [event["message"] for event in events if event["reason"] == "EngineHung"]
+
+
 async def test_of_a_sick_group_the_leader_is_deleted_and_one_event_says_why() -> None:
     api, leader = cluster(**SPEC), "/api/v1/namespaces/prod/pods/chat-h100-1"
-    api.put_object(leader, {"metadata": {"name": "chat-h100-1", "namespace": "prod", "uid": "u7"}})
     made, acting = as_watched(of_groups(), api), actuator(api)
     await acting.act([made], [decision(made, Action.CREATE, h100=2)], [], [], now=0.0)
     part = dataclasses.replace(as_watched(of_groups(2), api), leaders=(("chat-h100-0", "u6"), ("chat-h100-1", "u7")))
     sick = Restart("chat-h100-1", Reason.ENGINE_HUNG, "replica chat-h100-1 is stalled; it is being restarted")
     hold = dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)
-    for now in (20.0, 25.0):  # the watch may show it a tick late
+    for now in (20.0, 25.0):  # the watch may show it a tick late, and its pod takes time to end
+        api.put_object(leader, {"metadata": {"name": "chat-h100-1", "namespace": "prod", "uid": "u7"}})
         await acting.act([part], [hold], [], [], now=now)
     assert leader not in api.objects
-    told = [event for path, event in api.objects.items() if "/events/" in path]
-    assert [event["message"] for event in told if event["reason"] == "EngineHung"] == [sick.message]
+    assert told(api) == [sick.message]
     assert acting.problems(part) == ()
 
 
@@ -135,6 +140,7 @@ async def test_a_group_that_was_made_anew_meanwhile_is_not_deleted() -> None:
     acting = actuator(api)
     await acting.act([part], [dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)], [], [], now=0.0)
     assert leader in api.objects
+    assert told(api) == []
     assert acting.problems(part) == ()
 
 
@@ -148,3 +154,16 @@ async def test_a_refused_deletion_is_told() -> None:
     (problem,) = acting.problems(part)
     assert problem.reason is Reason.APPLY_FAILED
     assert problem.message.startswith("pod chat-h100-1 was not deleted")
+    assert told(api) == [], "nothing was restarted"
+
+
+async def test_a_group_of_a_service_that_was_edited_meanwhile_is_neither_deleted_nor_told_of() -> None:
+    api, leader = cluster(**SPEC), "/api/v1/namespaces/prod/pods/chat-h100-1"
+    api.put_object(leader, {"metadata": {"name": "chat-h100-1", "namespace": "prod", "uid": "u7"}})
+    part = dataclasses.replace(as_watched(of_groups(2), api), leaders=(("chat-h100-1", "u7"),))
+    api.objects[f"{SERVICES}/chat"]["metadata"]["generation"] = 2
+    sick = Restart("chat-h100-1", Reason.ENGINE_HUNG, "it is stalled")
+    acting = actuator(api)
+    await acting.act([part], [dataclasses.replace(decision(part, Action.HOLD, h100=2), restart=sick)], [], [], now=0.0)
+    assert leader in api.objects
+    assert told(api) == []

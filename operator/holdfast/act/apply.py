@@ -214,8 +214,8 @@ async def adopt(api: ApiPort, path: str, kind: str, owner: Manifest, born: str) 
     await api.request("PATCH", path, query={"fieldManager": RENDERING}, body=body, content_type=MERGE)
 
 
-async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool = False) -> None:
-    """Delete an object, with `uid` only exactly that one; its absence is success.
+async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool = False) -> bool:
+    """Delete an object, with `uid` only exactly that one; return whether it was there. Raises ApiError.
 
     `after_its_pods`: a workload exists until the last of its pods is gone.
     """
@@ -228,6 +228,8 @@ async def delete(api: ApiPort, path: str, uid: str = "", *, after_its_pods: bool
     except ApiError as error:
         if error.status != 404 and not (uid and error.status == 409):
             raise
+        return False
+    return True
 
 
 def _checked(manifest: Manifest, owners: tuple[str, ...], uid: str) -> str:

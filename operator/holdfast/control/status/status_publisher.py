@@ -26,7 +26,7 @@ from holdfast.control.status.pins import LASTING_SECONDS, Pins
 from holdfast.control.status.remedies import with_remedies
 from holdfast.control.status.report import condition_news, invalid_status, is_warning, iso, status_of
 from holdfast.domain.cluster import NodeOffer, QueueLimit, ReplicaPhase
-from holdfast.domain.decision import Action, BatchingTarget, Decision
+from holdfast.domain.decision import Action, BatchingTarget, Decision, Restart
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.objects.cluster import Invalid, ServiceParts
 from holdfast.render import remarks
@@ -93,9 +93,6 @@ class StatusPublisher:
         await self._tell_change(part, decision, now, records)
         await self._tell_batching(part, decision, now)
         await self._tell_queue_limit(part, decision, now)
-        if decision.restart and changes.restart:  # once for each leader, whose uid makes the name of the Event
-            again = decision.restart
-            await self._event(part, again.reason, again.message, warning=True, now=now, turn=changes.restart[1])
         for condition in condition_news(old, new):
             warning = is_warning(condition, old)
             if not warning and not old.get("conditions"):
@@ -175,6 +172,11 @@ class StatusPublisher:
         self._queue_limits[decision.key] = target.limit
         _LOG.info("%s: %s: %s", decision.key, Reason.QUEUE_LIMIT_CHANGED, target.message)
         await self._event(part, Reason.QUEUE_LIMIT_CHANGED, target.message, warning=False, now=now)
+
+    async def tell_restart(self, part: ServiceParts, restart: Restart, uid: str, now: float) -> None:
+        """Log and post an Event about a group whose leader was deleted, once for its uid. Raises ApiError."""
+        _LOG.warning("%s: %s: %s", part.spec.key, restart.reason, restart.message)
+        await self._event(part, restart.reason, restart.message, warning=True, now=now, turn=uid)
 
     async def tell_corrected(self, part: ServiceParts, objects: Sequence[str], now: float) -> None:
         """Log and post an Event about objects that were put right after somebody's edit. Raises ApiError."""

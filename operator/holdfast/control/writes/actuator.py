@@ -33,7 +33,7 @@ from holdfast.control.writes.size_writes import SizeWrites
 from holdfast.control.writes.unchanged import SettledService
 from holdfast.control.writes.write_backoff import WriteBackoff
 from holdfast.domain.cluster import ClusterProblem, NodeOffer, Workload
-from holdfast.domain.decision import Action, Decision, PlacementTarget
+from holdfast.domain.decision import Action, Decision, PlacementTarget, Restart
 from holdfast.domain.node_inventory import Inventory
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.signals import Traffic
@@ -308,8 +308,8 @@ class Actuator:
         await self._objects.create(part, births, coming.births, now)
         refused += await self._resize(part, coming.grow, running)
         await self._objects.clear_away(part, work, now)
-        if changes.restart:
-            await self._restart(part, *changes.restart)
+        if decision.restart and changes.restart:
+            await self._restart(part, decision.restart, changes.restart[1], now)
         for name, kind in changes.delete:
             shown = part.shown(kind, name)
             await delete(self._api, live_path(decision.key.namespace, kind, name), shown.uid if shown else "")
@@ -329,14 +329,15 @@ class Actuator:
                 failed.append((target, error))
         return failed
 
-    async def _restart(self, part: ServiceParts, leader: str, uid: str) -> None:
+    async def _restart(self, part: ServiceParts, restart: Restart, uid: str, now: float) -> None:
         """Delete the leader of a group: its other pods go with it, and all are made anew."""
-        _LOG.info("%s: the group of %s is restarted", part.spec.key, leader)
         try:
-            await delete(self._api, pod_path(part.spec.key.namespace, leader), uid)
+            made = await delete(self._api, pod_path(part.spec.key.namespace, restart.leader), uid)
         except ApiError as error:
-            self._objects.refused(part, f"pod {leader} was not deleted: {error.message}")
+            self._objects.refused(part, f"pod {restart.leader} was not deleted: {error.message}")
             raise
+        if made:
+            await self._teller.tell_restart(part, restart, uid, now)
 
     async def _scale(
         self, part: ServiceParts, workload: Workload, target: PlacementTarget, running: Mapping[str, float]
