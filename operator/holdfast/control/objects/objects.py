@@ -313,9 +313,8 @@ def _would_go_astray(part: ServiceParts, manifest: Manifest, taken: Set[tuple[st
     name = part.spec.key.name
     if manifest["kind"] not in WORKLOADS:
         return False
-    lists = (
-        (replicas_name(name), prefill_replicas_name(name)) if manifest["metadata"]["name"] == router_name(name) else ()
-    )
+    is_router = manifest["metadata"]["name"] == router_name(name)
+    lists = {replicas_name(name), prefill_replicas_name(name)} if is_router else set()
     return any(kind == "ServiceAccount" or (kind == "Service" and other in lists) for kind, other in taken)
 
 
