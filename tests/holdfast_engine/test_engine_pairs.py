@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_engine.apiserver.admission import decide, terms_of
+from holdfast_engine.apiserver.admission import decide
 from holdfast_engine.objectives.handover import KEY
-from holdfast_engine.objectives.rules import Limits, Overload, RequestVerdict, Role, parse_limits
+from holdfast_engine.objectives.rules import Limits, Overload, RejectionReason, RequestVerdict, Role, parse_limits
 from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, Mode, off
 from tests.holdfast_engine.test_engine_fastloop import LAW, LIMITS, ToyEngine, ToyRequest, assert_conserved
 from tests.holdfast_engine.test_engine_metrics import Scrape
 
 LEASE_SECONDS = 30.0
 TO_BE_HANDED_OVER = {"do_remote_decode": True, "do_remote_prefill": False}
+SLOW = {"prefill_tps": 1000.0, "burst_tps": 1000.0}
+"""An engine that computes so few prompt tokens per second."""
 PREFILL, DECODE = (replace(LIMITS, role=role) for role in (Role.PREFILL, Role.DECODE))
 
 
@@ -215,22 +217,30 @@ def numbers_of(engine: ToyEngine) -> dict[str, float]:
     return dict(zip(FIELDS, counted, strict=True))
 
 
-def test_a_decode_engine_turns_nobody_away_and_keeps_nobody_at_its_door() -> None:
-    strict = replace(LIMITS, prior=LAW, overload=Overload.REJECT, max_queued_requests=3)
-    found = {}
+@pytest.mark.parametrize(
+    ("most", "refused"),
+    [
+        (41, {Role.WHOLE: RejectionReason.LATE, Role.PREFILL: RejectionReason.LATE, Role.DECODE: None}),
+        (39, dict.fromkeys(Role, RejectionReason.FULL)),
+    ],
+)
+def test_a_decode_engine_turns_nobody_away_for_being_late_but_keeps_its_queue_within_bounds(
+    most: int, refused: dict[Role, RejectionReason | None]
+) -> None:
+    strict, found = replace(LIMITS, prior=LAW, overload=Overload.REJECT, max_queued_requests=most), {}
     for role in Role:
         engine = ToyEngine(replace(strict, role=role), active=1)
-        for _ in range(40):
+        for _ in range(41):
             engine.arrive(prompt=1000)
         engine.step()
-        numbers = numbers_of(engine)
-        found[role] = decide(numbers, 1000).admitted
-        if role is Role.DECODE:
-            assert numbers["limit_max_queued_requests"] == 3
-            terms = terms_of(numbers | {"limit_reject": 0.0})
-            assert terms is not None
-            assert terms.behind_seconds == math.inf
-    assert found == {Role.WHOLE: False, Role.PREFILL: False, Role.DECODE: True}
+        found[role] = decide(numbers_of(engine) | SLOW, 1000).refused
+    assert found == refused
+
+
+def test_a_decode_engine_keeps_nobody_at_its_door() -> None:
+    numbers = numbers_of(ToyEngine(replace(DECODE, prior=LAW))) | SLOW
+    assert decide(numbers, 1e6, waited_seconds=100.0).waits is False
+    assert decide(numbers | {"limit_role": math.nan}, 1e6, waited_seconds=100.0).waits is True
 
 
 def test_counters_of_a_pair_are_shown_by_engines_with_a_role_and_stay_when_one_stands_down(tmp_path: Path) -> None:

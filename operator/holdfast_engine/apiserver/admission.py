@@ -35,12 +35,14 @@ def terms_of(numbers: Numbers) -> Terms | None:
         return None
     overload = Overload.REJECT if numbers["limit_reject"] > 0.0 else Overload.QUEUE
     most = numbers["limit_max_queued_requests"]
+    most = math.inf if math.isnan(most) else most
     # The rest of TTFT is for the front end and the step that was launched ahead.
     ttft_seconds = numbers["limit_ttft_seconds"] - numbers["front_end_lag"] - numbers["under_way_seconds"]
     if numbers["limit_role"] == ROLES[Role.DECODE]:
-        return Terms(ttft_seconds, Overload.QUEUE)  # who is turned away here keeps blocks in a prefill engine
+        # Who is turned away may keep blocks in a prefill engine until the lease ends: only when the queue is full.
+        return Terms(ttft_seconds, Overload.QUEUE, most)
     behind_seconds = BEHIND_SHARE * numbers["limit_ttft_seconds"]
-    return Terms(ttft_seconds, overload, math.inf if math.isnan(most) else most, behind_seconds)
+    return Terms(ttft_seconds, overload, most, behind_seconds)
 
 
 def backlog_of(numbers: Numbers, more_requests: int = 0, more_tokens: float = 0.0) -> Backlog:
