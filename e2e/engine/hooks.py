@@ -36,7 +36,7 @@ UNTRIED = {
     "written_file.WrittenWriter.close": "the last thing that a middleware does that fails",
     "steplaw.StepLawFit.confident": "for tests",
     "fastloop.FastLoop.too_old": "for the emulator",
-    "fastloop.FastLoop.hand_over": "for a prefill engine",
+    "fastloop.FastLoop.hand_over": "for a prefill engine: tests/holdfast_engine/test_engine_scheduler.py",
     "handover.goes_on": "for a prefill engine",
     "handover.handover_of": "for a decode engine",
     "handover.forget_blocks": "for a decode engine",

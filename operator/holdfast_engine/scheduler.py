@@ -131,9 +131,13 @@ class HoldfastScheduler(Scheduler):
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[dict[str, Any] | None, Any]:
         """Let vLLM free a request that has ended; a prefill engine adds to its answer when it came."""
         params, others = super()._free_request(request, *args, **kwargs)
-        if self._loop is not None and self._loop.ledger.hands_over:
+        loop = self._loop
+        if loop is not None and loop.ledger.hands_over:
             with self._guard:
-                params = self._loop.hand_over(request, params, self._lease_seconds())
+                try:
+                    params = loop.hand_over(request, params, self._lease_seconds())
+                except Exception as error:
+                    loop.failure = error  # vLLM is in the middle of a step: the next one begins with standing down
         return params, others
 
     def stand_down(self, reason: str) -> None:
