@@ -171,6 +171,24 @@ def test_a_service_that_serves_nobody_is_told_though_its_reasons_change(world: W
     world.play(tmp_path)
 
 
+def test_a_prefill_pool_without_a_ready_engine_is_told_and_its_service_is_not_down(
+    world: World, tmp_path: Path
+) -> None:
+    """Once the replicas are gone as well, the service is down after its time."""
+    world.service("chat")
+    world.told("service_replicas", 1.0, "chat", accelerator="h100", state="desired")
+    conditions(
+        world, "Ready", (0.0, 20.0, "True", "Serving"), (20.0, 45.0, "False", "PrefillNotReady"),
+        (45.0, 70.0, "False", "NoReplicas"), (70.0, 80.0, "True", "ServingAgain"),
+    )  # fmt: skip
+    world.fires(28.0)
+    for minute in (32.0, 44.0):
+        world.fires(minute, ("HoldfastPrefillDown", "chat"))
+    world.fires(52.0)
+    world.fires(58.0, ("HoldfastServiceDown", "chat"))
+    world.play(tmp_path)
+
+
 def test_a_new_service_and_one_without_replicas_are_not_down(world: World, tmp_path: Path) -> None:
     world.service("chat")
     world.told("service_replicas", 0.0, "chat", accelerator="h100", state="desired")

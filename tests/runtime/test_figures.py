@@ -16,7 +16,7 @@ from holdfast.domain.decision import Action, CapacityView, Decision, Explanation
 from holdfast.domain.engine import StepSums
 from holdfast.domain.service import BatchingLimits, ServiceKey
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
-from holdfast.observe.objects.cluster import Invalid, ServiceParts
+from holdfast.observe.objects.cluster import Invalid, PrefillPool, ServiceParts
 from holdfast.runtime.telemetry import Telemetry
 from tests.control.parts import decision, llmservice, parts
 
@@ -181,6 +181,15 @@ def test_conditions_are_told_as_they_are_now_and_no_more_as_they_were() -> None:
     operator.tick((part, made))
     operator.tick((part, replace(made, conditions=(replace(ready, status=None, reason=Reason.ENGINE_HUNG),))))
     assert operator.rows("service_condition") == [CHAT | {"type": "Ready", "status": "Unknown", "reason": "EngineHung"}]
+
+
+def test_a_service_without_a_prefill_engine_is_as_ready_as_its_status_says() -> None:
+    operator = Operator()
+    part, made = chat(ReplicaPhase.READY, router={}, replicas=1, prefill={"replicas": 2})
+    operator.tick((replace(part, prefill=PrefillPool()), made))
+    assert operator.rows("service_condition") == [
+        CHAT | {"type": "Ready", "status": "False", "reason": "PrefillNotReady"}
+    ]
 
 
 def test_a_service_that_cannot_be_acted_on_is_stalled_and_has_no_figures() -> None:

@@ -30,6 +30,7 @@ _LONGEST_WAKING = duration(STARTS * LONGEST_SECONDS)
 _NEVER_SECONDS = 1800
 _NAME = "{{ $labels.namespace }}/{{ $labels.holdfast_service }}"
 _NO_POOL = 'holdfast_service=~"[^.]+"'
+_NO_PREFILL = of(series.CONDITION, type=str(ConditionType.READY), reason=str(Reason.PREFILL_NOT_READY))
 _CLASS = "The label class, if there is one, says which class of requests. "
 _LLMS = "llms -n {{ $labels.namespace }} {{ $labels.holdfast_service }}"
 _EXPLAIN = f"`holdfast explain {_NAME}` shows the measurements, the decision and its reasons"
@@ -101,12 +102,23 @@ def _services() -> Iterator[Alert]:
         "HoldfastServiceDown",
         f"({_lasting(ConditionType.READY)} unless on ({SERVICE}) {of(series.WAKING_UNTIL)}"
         f" or {_lasting(ConditionType.READY, _LONGEST_WAKING)})"
+        f" unless on ({SERVICE}) count_over_time({_NO_PREFILL}[{_LASTING}])"
         f" and on ({SERVICE}) (sum by ({SERVICE}) ({of(series.REPLICAS, state='desired')}) > 0)",
         "1m",
         "critical",
         f"{_NAME} has no ready replica: {{{{ $labels.reason }}}}",
         f"Run `kubectl describe {_LLMS}`: the message of Ready names the field and the fix (spec.model.uri, "
         "engine.image, a Secret, a volume, GPUs), and has the last output of the engine.",
+    )
+    yield Alert(
+        "HoldfastPrefillDown",
+        _NO_PREFILL,
+        _LASTING,
+        "warning",
+        f"{_NAME} has no ready prefill engine, so its replicas serve whole requests",
+        f"Run `kubectl describe {_LLMS}`: the message of Ready quotes what Kubernetes says of one of its pods; "
+        f"`kubectl describe pods -n {{{{ $labels.namespace }}}} -l holdfast.dev/service="
+        "{{ $labels.holdfast_service }}.prefill` shows all of them. Answers are late meanwhile where prompts are long.",
     )
     yield from _turned_away()
     yield Alert(

@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from holdfast.api.conditions import ConditionType
 from holdfast.api.llmservice import NO_RESOURCE
-from holdfast.control.status.report import cost_per_hour
+from holdfast.control.status.report import conditions_told, cost_per_hour
 from holdfast.domain.cluster import NodeOffer, ReplicaPhase
 from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, Slo
@@ -208,8 +208,9 @@ def _capacity(_: ServiceParts, decision: Decision) -> Rows:
     return () if view is None else (((view.accelerator, view.bound_by), view.per_replica_rps),)
 
 
-def _conditions(_: ServiceParts, decision: Decision) -> Rows:
-    return (((value.type, _STATUS[value.status], str(value.reason)), 1.0) for value in decision.conditions)
+def _conditions(part: ServiceParts, decision: Decision) -> Rows:
+    told = conditions_told(part, decision)
+    return (((value.type, _STATUS[value.status], str(value.reason)), 1.0) for value in told)
 
 
 def _peaks(part: ServiceParts, _: Decision) -> Rows:

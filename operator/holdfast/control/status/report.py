@@ -50,7 +50,7 @@ def status_of(
     to those of the decision. `digests` are those of the service's objects.
     """
     stamp = iso(now)
-    values = with_adoption((*with_remarks(with_prefill(decision.conditions, part), remarks), *found), part)
+    values = conditions_told(part, decision, remarks, found)
     merged = _conditions(values, decision.generation, old, stamp, decision.slo.pending)
     whole = status.LLMServiceStatus(
         observed_generation=decision.generation,
@@ -72,17 +72,22 @@ def status_of(
     return {**whole.to_dict(), "lastDecision": _last_decision(decision, old.get("lastDecision"), stamp)}
 
 
+def conditions_told(
+    part: ServiceParts, decision: Decision, remarks: Sequence[str] = (), found: Sequence[ConditionValue] = ()
+) -> tuple[ConditionValue, ...]:
+    """Return the conditions that status and metrics tell; `remarks` and `found` are those of `status_of`."""
+    return with_adoption((*with_remarks(with_prefill(decision.conditions, part), remarks), *found), part)
+
+
 def standing(part: ServiceParts, decision: Decision, now: float) -> tuple[Condition, ...]:
     """Return the conditions as kubectl shows them; the newly decided one where its status or reason has changed since.
 
     What is published holds more than a decision: remedies, remarks about the pods, and the condition of the fast loop.
     """
     published = {each.type: each for each in conditions.conditions_of(part.service.status)}
-    values = with_adoption(with_prefill(decision.conditions, part), part)
-    decided = {
-        each.type: each
-        for each in _conditions(values, decision.generation, part.service.status, iso(now), decision.slo.pending)
-    }
+    values, old = conditions_told(part, decision), part.service.status
+    merged = _conditions(values, decision.generation, old, iso(now), decision.slo.pending)
+    decided = {each.type: each for each in merged}
     same = {kind: each for kind, each in published.items() if _is_same(each, decided.get(kind))}
     return tuple((decided | same).values())
 
