@@ -77,6 +77,17 @@ def test_few_bad_requests_call_nobody_however_large_their_share(world: World, tm
     world.play(tmp_path)
 
 
+def test_requests_that_a_prefill_pool_fails_burn_the_budget_of_its_service(world: World, tmp_path: Path) -> None:
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.0)
+    pool = world.judged("chat.prefill", 0.0, lambda _: 0.0)
+    bad = counted(lambda at: 3.0 if at >= 30.0 else 0.0)
+    world.add("holdfast:requests_bad_total", pool | {"cause": "error"}, bad)
+    world.fires(29.5)
+    world.fires(35.0, (FAST, "chat"))
+    world.play(tmp_path)
+
+
 def test_each_service_is_judged_by_its_own_objective_and_window(world: World, tmp_path: Path) -> None:
     for name, objective, window in (("strict", 0.999, 3600.0), ("lax", 0.9, 3600.0), ("long", 0.99, 30 * 86400.0)):
         world.service(name, objective, window)

@@ -50,6 +50,49 @@ def test_classes_are_recorded_apart_and_counted_with_all_others(world: World, tm
     world.play(tmp_path)
 
 
+def with_prefill(world: World) -> None:
+    """A replica that judges 10 requests a second, all handed over to it by a pool that fails and refuses 3 more."""
+    world.service("chat")
+    world.judged("chat", 10.0, lambda _: 0.1)
+    pool = world.judged("chat.prefill", 0.0, lambda _: 0.0)
+    world.add("holdfast:requests_arrived_total", pool | {"class": ""}, counted(lambda _: 13.0))
+    world.add("holdfast:requests_handed_over_total", pool, counted(lambda _: 10.0))
+    world.add("vllm:request_success_total", pool | {"finished_reason": "length"}, counted(lambda _: 10.0))
+    for cause, rps in (("error", 2.0), ("rejected", 1.0)):
+        world.add("holdfast:requests_bad_total", pool | {"cause": cause}, counted(lambda _, rps=rps: rps))
+
+
+def test_what_a_prefill_pool_fails_is_its_services_and_what_it_hands_over_is_counted_once(
+    world: World, tmp_path: Path
+) -> None:
+    with_prefill(world)
+    world.service("alone")
+    world.judged("alone", 5.0, lambda _: 0.2)
+    alone = CHAT.replace("chat", "alone")
+    for recorded, expected, of_alone in (
+        (series.ARRIVED, 13.0, 5.0),
+        (series.JUDGED, 13.0, 5.0),
+        (series.GOOD, 9.0, 4.0),
+        (series.BAD, 4.0, 1.0),
+        (series.CLASS_JUDGED, 13.0, 5.0),
+        (series.CLASS_BAD, 4.0, 1.0),
+    ):
+        world.expect(20.0, series.of(recorded), (CHAT, expected), (alone, of_alone))
+    causes = (("ttft", "chat", 1.0), ("error", "chat", 2.0), ("rejected", "chat", 1.0), ("ttft", "alone", 1.0))
+    rows = ((f'{{cause="{cause}", namespace="prod", holdfast_service="{name}"}}', rps) for cause, name, rps in causes)
+    world.expect(20.0, f"{series.of(series.BAD_BY_CAUSE)} > 0", *rows)
+    world.play(tmp_path)
+
+
+def test_a_pod_that_names_a_pool_and_its_service_alike_fails_the_rules_of_nobody(world: World, tmp_path: Path) -> None:
+    with_prefill(world)
+    for name in ("forged", "forged.prefill", "forged.prefill.prefill"):
+        forged = ENGINE | {"holdfast_service": name, "pod": "forged", "instance": "forged:8000", "cause": "ttft"}
+        world.add("holdfast:requests_bad_total", forged, counted(lambda _: 1.0))
+    world.expect(20.0, series.of(series.BAD), (CHAT, 4.0))
+    world.play(tmp_path)
+
+
 def test_the_status_page_reads_back_what_the_rules_record_and_nothing_that_was_scraped(
     world: World, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.domain.burn_rate import FAST, REACHABLE, SHORTER, SLOW, BurnWindow
+from holdfast.domain.service import PREFILL
 from holdfast.monitoring import series
 from holdfast.monitoring.series import by, duration, of, told
 from holdfast.observe.series import queries
@@ -22,6 +23,7 @@ from holdfast_engine.stats.engine_info import INFO_LABELS
 
 ITL = "inter_token_latency_seconds"
 LATENCIES = {"ttft": (TTFT,), "tpot": (TPOT, TPOT_BEFORE_0_11), "itl": (ITL,), "e2e": (E2E,)}
+_NO_POOL = f'holdfast_service!~".+[.]{PREFILL}"'
 OBJECTIVES = ("ttft", "tpot", "e2e")
 
 LEAST_RANGE_SECONDS = 120.0
@@ -204,19 +206,18 @@ def _latencies(engines: EngineSelector, span: str) -> Iterator[Recording]:
 
 def _verdicts(engines: EngineSelector, span: str) -> Iterator[Recording]:
     """Good and bad of all that was judged; without exact counts, each miss takes away one that finished."""
-    ended, rejected = f"vllm:{queries.SUCCESS}", _rate(engines, f"vllm:{queries.REJECTIONS}", span)
+    ended, rejected = f"vllm:{queries.SUCCESS}", _rate(engines, f"vllm:{queries.REJECTIONS}", span, _NO_POOL)
     unfinished = "|".join(sorted(FINISHED_REASONS))
     failed = next(reason for reason, outcome in FINISHED_REASONS.items() if outcome == "failed")
     none = f"{of(series.FINISHED)} * 0"
-    yield Recording(series.FINISHED, _rate(engines, ended, span, f'finished_reason!~"{unfinished}"'))
-    yield Recording(series.FAILED, f"""{_rate(engines, ended, span, f'finished_reason="{failed}"')} or {none}""")
+    yield Recording(series.FINISHED, _rate(engines, ended, span, _NO_POOL, f'finished_reason!~"{unfinished}"'))
+    errors = _rate(engines, ended, span, _NO_POOL, f'finished_reason="{failed}"')
+    yield Recording(series.FAILED, f"{errors} or {none}")
     yield Recording(series.REJECTED, f"{rejected} or {none}")
     for latency in OBJECTIVES:
         yield Recording(series.LATE, _late(latency), (("latency", latency),))
     yield Recording(series.JUDGED_EXACTLY, queries.covered(engines, SERVICE, span))
-    good, bad, arrived = (
-        _rate(engines, f"holdfast:{name}", span) for name in (queries.GOOD, queries.BAD, queries.ARRIVED)
-    )
+    good, bad = (_of_pools(engines, name, span) for name in (queries.GOOD, queries.BAD))
     exactly = f"and on ({SERVICE}) {of(series.JUDGED_EXACTLY)}"
     finished, lost = of(series.FINISHED), f"{of(series.FAILED)} + {of(series.REJECTED)}"
     late_known = " and ".join(f"on ({SERVICE}) {of(series.LATE, latency=each)}" for each in ("ttft", "tpot"))
@@ -227,16 +228,21 @@ def _verdicts(engines: EngineSelector, span: str) -> Iterator[Recording]:
     yield Recording(series.GOOD, f"{of(series.JUDGED)} - {of(series.BAD)}")
     yield from _classes(engines, span, exactly)
     yield Recording(series.BAD_BY_CAUSE, _by_cause(engines, span, exactly))
-    all_ended = _rate(engines, ended, span)
-    yield Recording(series.ARRIVED, f"({arrived} {exactly}) or ({all_ended} + {of(series.REJECTED)})")
+    yield Recording(
+        series.ARRIVED,
+        f"(({_arrived(engines, span)}) {exactly}) or ({_rate(engines, ended, span, _NO_POOL)} + {of(series.REJECTED)})",
+    )
+
+
+def _arrived(engines: EngineSelector, span: str) -> str:
+    """What was handed over arrived at the engine that goes on with it; only engines of pairs count that."""
+    arrived, handed_over = (_of_pools(engines, name, span) for name in (queries.ARRIVED, queries.HANDED_OVER))
+    return f"clamp_min({arrived} - {handed_over}, 0) or {arrived}"
 
 
 def _classes(engines: EngineSelector, span: str, exactly: str) -> Iterator[Recording]:
     """The same by class, as engines count them; all requests are one class where engines do not judge all of them."""
-    good, bad = (
-        f"sum by ({by('class')}) ({engines.read(f'holdfast:{name}', over='rate', span=span)})"
-        for name in (queries.GOOD, queries.BAD)
-    )
+    good, bad = (_of_pools(engines, name, span, "class") for name in (queries.GOOD, queries.BAD))
     yield Recording(series.CLASS_JUDGED, f"({good} + {bad} {exactly}) or on ({SERVICE}) {of(series.JUDGED)}")
     yield Recording(series.CLASS_BAD, f"({bad} {exactly}) or on ({SERVICE}) {of(series.BAD)}")
 
@@ -249,7 +255,7 @@ def _late(latency: str) -> str:
 
 
 def _by_cause(engines: EngineSelector, span: str, exactly: str) -> str:
-    exact = f"sum by ({by('cause')}) ({engines.read(f'holdfast:{queries.BAD}', over='rate', span=span)}) {exactly}"
+    exact = f"{_of_pools(engines, queries.BAD, span, 'cause')} {exactly}"
     late = f'label_replace({of(series.LATE)}, "cause", "$1", "latency", "(.+)")'
     lost = (("error", series.FAILED), ("rejected", series.REJECTED))
     others = (f'label_replace({of(name)}, "cause", "{cause}", "", "")' for cause, name in lost)
@@ -318,3 +324,14 @@ def _burns() -> Iterator[Recording]:
 
 def _rate(engines: EngineSelector, counter: str, span: str, *more: str) -> str:
     return f"sum by ({SERVICE}) ({engines.read(counter, *more, over='rate', span=span)})"
+
+
+def _of_pools(engines: EngineSelector, counter: str, span: str, *labels: str) -> str:
+    """The rate of one of the plugin's counters; that of a prefill pool is its service's.
+
+    The label `pool` keeps any two rows apart while one is renamed: twice the same labels would fail the rule for all.
+    """
+    rows = f"sum by ({by(*labels)}) ({engines.read(f'holdfast:{counter}', over='rate', span=span)})"
+    for label, value in (("pool", "$2"), ("holdfast_service", "$1")):
+        rows = f'label_replace({rows}, "{label}", "{value}", "holdfast_service", "(.+)[.]({PREFILL})")'
+    return f"sum by ({by(*labels)}) ({rows})"
