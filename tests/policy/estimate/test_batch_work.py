@@ -16,7 +16,7 @@ from holdfast.domain.valid_traffic import LARGEST, Seen, judge
 from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import ReplicaRate
 from holdfast.enginemodel.steplaw import StepLaw
-from holdfast.policy.estimate.batch_work import BatchWork, watch_batch, with_batch
+from holdfast.policy.estimate.batch_work import BatchWork, ClassWork, watch_batch, with_batch
 from holdfast.policy.estimate.length_mix import Lengths, Sums
 from holdfast.policy.estimate.replica_capacity import Belief, Capacity
 from tests.builders import NOW, accelerator, no_traffic, traffic
@@ -36,8 +36,11 @@ def asked(memory: BatchWork, name: str = "night") -> float:
     return next(each.asked.level_rps for each in memory.classes if each.of.name == name)
 
 
-def watched(*seen: Seen, classes: tuple[BatchClass, ...] = (NIGHT,), every: float = 10.0) -> BatchWork:
-    memory = BatchWork()
+def watched(
+    *seen: Seen, classes: tuple[BatchClass, ...] = (NIGHT,), every: float = 10.0, known: float = 300.0
+) -> BatchWork:
+    """Watch, after so many seconds without batch work."""
+    memory = BatchWork(tuple(ClassWork(each, seconds=known) for each in classes))
     for number, each in enumerate(seen):
         memory = watch_batch(memory, each, classes, LEAD, NOW + every * number)
     return memory
@@ -61,14 +64,36 @@ def test_what_the_forecast_leaves_is_used_first() -> None:
 
 def test_what_would_be_done_at_the_present_rate_asks_for_nothing() -> None:
     doing = [told(("night", 7000.0, 25.0))] * 200
-    assert asked(watched(*doing)) > 0.0  # the first tick did not know it
-    assert asked(watched(*[told(("night", 10.0, 25.0))] * 60, *doing)) == pytest.approx(0.0)
+    assert asked(watched(*doing)) > 0.0  # after minutes without batch
+    assert asked(watched(*[told(("night", 10.0, 25.0))] * 60, *doing)) == 0.0
+
+
+def test_after_a_restart_work_that_is_on_time_asks_for_nothing() -> None:
+    doing = [told(("night", 7000.0, 25.0))] * 10
+    assert [asked(watched(*doing[:ticks], known=0.0)) for ticks in range(1, 10)] == [0.0] * 9
+    assert watched(*doing, known=0.0).classes[0].done_rps == pytest.approx(2.5)
+
+
+def test_a_quiet_first_minute_asks_for_nothing_and_a_rate_that_is_too_low_then_does() -> None:
+    quiet = [told(("night", 7080.0, 0.0))] * 6
+    assert asked(watched(*quiet[:5], told(("night", 7080.0, 150.0)), known=0.0)) == 0.0
+    assert asked(watched(*quiet, quiet[0], known=0.0)) == pytest.approx(2.0)
 
 
 def test_the_rate_lasts_as_long_as_the_work_may_take() -> None:
     draining = [told(("night", 7080.0 - 19.0 * tick, 19.0)) for tick in range(359)]
     assert asked(watched(*draining)) == pytest.approx(2.0)
     assert asked(watched(*draining, *[told(("night", 1.0, 19.0))] * 90)) == 0.0
+
+
+def test_what_was_asked_for_ends_with_what_it_does_in_one_more_start() -> None:
+    backlog, left = told(("night", 7080.0, 0.0)), [told(("night", 150.0, 19.0)), told(("night", 110.0, 19.0))]
+    assert [asked(watched(backlog, *[each] * 30)) for each in left] == [pytest.approx(2.0), 0.0]
+
+
+def test_a_request_that_always_waits_does_not_keep_what_a_cancelled_job_asked_for() -> None:
+    heartbeat = [told(("night", 1.0, 1.0))] * 3
+    assert asked(watched(told(("night", 1e6, 0.0)), *heartbeat)) == 0.0
 
 
 def test_what_is_done_asks_for_nothing_any_more() -> None:

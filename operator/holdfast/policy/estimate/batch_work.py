@@ -16,24 +16,28 @@ from holdfast.policy.estimate.demand import Peaks, remember_level
 from holdfast.policy.estimate.length_mix import MEMORY_SECONDS, Lengths, Sums
 from holdfast.policy.estimate.replica_capacity import Capacity
 
+KNOWN_SECONDS = 0.5 * MEMORY_SECONDS
+"""Time after which the rate at which requests are done is known; a start is waited for no longer than it takes."""
+
 
 @value
 class ClassWork:
-    """Batch requests of one class: `unfinished` ones, None where engines do not say, and `done` ones, a decayed count.
+    """Batch requests of one class: `unfinished` ones, None where engines do not say, and `done` ones in `seconds`.
 
-    `asked` has the rates that it asked for, for as long as its work may take: a rate that falls with the work that is
-    left would never end it.
+    The last two decay. `asked` has the rates that it asked for, for as long as its work may take: a rate that falls
+    with the work that is left would never end it.
     """
 
     of: BatchClass
     unfinished: float | None = None
     done: float = 0.0
+    seconds: float = 0.0
     asked: Peaks = field(default_factory=Peaks)
 
     @property
     def done_rps(self) -> float:
         """Rate at which they were done in the last minutes, requests/s."""
-        return self.done / MEMORY_SECONDS
+        return self.done / self.seconds if self.seconds > 0.0 else 0.0
 
 
 @value
@@ -58,11 +62,12 @@ def watch_batch(memory: BatchWork, seen: Seen, classes: Sequence[BatchClass], le
     if not classes:
         return BatchWork()
     known, before, interval = {each.of.name: each for each in memory.classes}, memory.lengths, seen.interval_seconds
-    usable, passed = seen.fresh and seen.visible, now - (before.counted_at or 0.0)
-    share = min(max(0.0, passed), interval) / interval if usable else 0.0
-    kept = 1.0 / (1.0 + share * interval / MEMORY_SECONDS)
+    usable = seen.fresh and seen.visible
+    passed = min(max(0.0, now - (before.counted_at or 0.0)), interval) if usable else 0.0
+    share, kept = passed / interval if usable else 0.0, 1.0 / (1.0 + passed / MEMORY_SECONDS)
     told = {each.name: each for each in seen.batch.classes} if usable else {}
-    works = [_counted(known.get(each.name), each, told.get(each.name), kept, share) for each in classes]
+    olds = [replace(known.get(each.name) or ClassWork(each), of=each) for each in classes]
+    works = [_counted(old, told.get(old.of.name), kept, share, passed) for old in olds]
     lengths = Lengths(before.sums.times(kept).plus(_sums(seen.batch).times(share)), now) if usable else before
     return BatchWork(tuple([replace(each, asked=_asked(each, works, lead, now)) for each in works]), lengths)
 
@@ -72,19 +77,18 @@ def _sums(batch: BatchTraffic) -> Sums:
     return Sums(*own, batch.started_tokens, min(batch.cached_tokens, batch.started_tokens))
 
 
-def _counted(
-    before: ClassWork | None, of: BatchClass, told: BatchClassTraffic | None, kept: float, share: float
-) -> ClassWork:
-    before = before or ClassWork(of)
+def _counted(before: ClassWork, told: BatchClassTraffic | None, kept: float, share: float, passed: float) -> ClassWork:
     if told is None:
-        return replace(before, of=of, unfinished=None)
-    return ClassWork(of, told.unfinished, kept * before.done + share * told.done, before.asked)
+        return replace(before, unfinished=None)
+    done, seconds = kept * before.done + share * told.done, kept * before.seconds + passed
+    return ClassWork(before.of, told.unfinished, done, seconds, before.asked)
 
 
 def _asked(own: ClassWork, works: Sequence[ClassWork], lead_seconds: float, now: float) -> Peaks:
     """What a class asks for so that its work, and what starts before it, is done in the time that a start leaves.
 
-    Nothing is added where all of that would be done at the present rate.
+    Nothing is added where all of that would be done at the present rate, nor before that is known. What was asked for
+    ends with what it does in one more start: replicas stay for as long after they are needed.
     """
     within = own.of.finish_seconds
     if within is None or own.unfinished == 0.0:
@@ -93,7 +97,9 @@ def _asked(own: ClassWork, works: Sequence[ClassWork], lead_seconds: float, now:
         return own.asked
     ahead = sum(each.unfinished or 0.0 for each in works if each.of.priority >= own.of.priority)
     seconds, done_rps = max(within - lead_seconds, 0.5 * within), sum(each.done_rps for each in works)
-    return remember_level(own.asked, 0.0 if ahead <= done_rps * seconds else ahead / seconds, now, within)
+    enough = own.seconds < min(lead_seconds, KNOWN_SECONDS) or ahead <= done_rps * seconds
+    asked = Peaks() if ahead <= own.asked.level_rps * lead_seconds else own.asked
+    return remember_level(asked, 0.0 if enough else ahead / seconds, now, within)
 
 
 def with_batch(
