@@ -81,6 +81,18 @@ def test_a_backlog_is_done_in_time_and_its_replicas_go_afterwards() -> None:
     assert (cluster.most(), cluster.replicas()) == (3, 1)
 
 
+def test_replicas_for_batch_have_no_worth_for_the_fleet_when_batch_has_ended_either() -> None:
+    cluster = BatchCluster(night(HOUR), steps((0, 2.0)), ONE, batch=burst(30_000)).run(600.0)
+    worth = set[float]()
+    while cluster.clock < 2.0 * HOUR:
+        cluster.run(15.0)
+        request = cluster.memory.services[CHAT.spec.key].request
+        assert request is not None
+        worth.add(request.demand_rps)
+    assert cluster.most() == 3
+    assert max(worth) <= ONE["h100"]
+
+
 def test_without_a_time_batch_asks_for_nothing() -> None:
     cluster = BatchCluster(night(None), steps((0, 2.0)), ONE, batch=burst(30_000)).run(2.0 * HOUR)
     assert cluster.most(since=600.0) == 1

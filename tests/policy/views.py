@@ -54,6 +54,7 @@ def view(**changes: Any) -> View:
         "backlog_requests": 0.0,
         "demand_rps": 5.0,
         "peaks": Peaks(((NOW, 5.0),), NOW - 3600.0),
+        "useful": Peaks(((NOW, 5.0),), NOW - 3600.0),
         "hold_seconds": 75.0,
         "return_seconds": 0.0,
         "batch": None,

@@ -131,6 +131,7 @@ class ServiceMemory:
     demand: Demand = field(default_factory=Demand)
     supply: Supply = field(default_factory=Supply)
     peaks: Peaks = field(default_factory=Peaks)
+    useful: Peaks = field(default_factory=Peaks)
     choice: Choice = field(default_factory=Choice)
     flapping: Flapping = field(default_factory=Flapping)
     limited: bool = False

@@ -92,6 +92,7 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
         demand=state.demand,
         supply=state.supply,
         peaks=view.load.peaks,
+        useful=view.load.useful,
         choice=view.selection.choice,
         flapping=remember_change(state.known.flapping, action, level),
         limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held) or view.load.batch is not None,

@@ -156,14 +156,15 @@ class Load:
     """What arrives and what waits: `forecast` is None where no load was ever observed, and then `demand_rps` is too.
 
     `backlog_requests` have waited for too long. `demand_rps` is the rate to size for now. `peaks` are the recent ones:
-    they count for `hold_seconds`, and their levels, which may come back, for `return_seconds`. `batch` work asks for
-    more than all other requests do; None where it does not.
+    they count for `hold_seconds`, and their levels, which may come back, for `return_seconds`. `useful` ones are
+    those without `batch` work, which asks for more than all other requests do; None where it does not.
     """
 
     forecast: Forecast | None
     backlog_requests: float
     demand_rps: float | None
     peaks: Peaks
+    useful: Peaks
     hold_seconds: float
     return_seconds: float = 0.0
     batch: BatchAsk | None = None

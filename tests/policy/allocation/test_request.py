@@ -153,8 +153,10 @@ def moving(
 
 def test_replicas_for_batch_are_worth_nothing_to_the_fleet() -> None:
     six = replace(view().selection.chosen, replicas=6)
-    night = BatchAsk(ClassWork(BatchClass("night", 0, 3600.0), 36_000.0), 12.0, 19.0)
-    seen = view(chosen=six, considered=(six,), batch=night, demand_rps=29.0, peaks=Peaks(((NOW, 29.0),), NOW - 3600.0))
-    request = request_of(seen, decide_sizes(seen))
-    assert (request.want, request.demand_rps) == (6, 19.0)
-    assert [request.worth(nth) > 0.0 for nth in (4, 5, 6)] == [True, False, False]
+    night = BatchAsk(ClassWork(BatchClass("night", 0, 3600.0), 36_000.0), 12.0)
+    peaks = {"peaks": Peaks(((NOW, 29.0),), NOW - 3600.0), "useful": Peaks(((NOW, 19.0),), NOW - 3600.0)}
+    for ask, demand in ((night, 29.0), (None, 17.0)):  # while it asks, and when it has just ended
+        seen = view(chosen=six, considered=(six,), batch=ask, demand_rps=demand, **peaks)
+        request = request_of(seen, replace(decide_sizes(seen), targets=(PlacementTarget("h100", 6),)))
+        assert (request.want, request.demand_rps) == (6, 19.0)
+        assert [request.worth(nth) > 0.0 for nth in (4, 5, 6)] == [True, False, False]

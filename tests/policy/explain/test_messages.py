@@ -179,7 +179,7 @@ METRICS, CAPACITY = condition("MetricsAvailable"), condition("CapacityAvailable"
 RECONCILING, STALLED = condition("Reconciling"), condition("Stalled")
 
 
-NIGHT = BatchAsk(ClassWork(BatchClass("nightly", 0, 3600.0), unfinished=36_000.0), 10.0, 19.0)
+NIGHT = BatchAsk(ClassWork(BatchClass("nightly", 0, 3600.0), unfinished=36_000.0), 10.0)
 
 
 def load(rps: float, *, sized_for: float | None = None, q: float = 0.9, **more: object) -> dict[str, object]:

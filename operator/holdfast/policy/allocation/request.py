@@ -196,13 +196,10 @@ def _least(
 
 
 def _useful_rps(load: Load, replacement: Replacement, rate: float, want: int) -> float:
-    """What is sized for, now or within the hold time, and what replicas that cannot serve leave to others.
+    """What is sized for within the hold time, and what replicas that cannot serve leave to others.
 
     Replicas for batch have no worth: they take what no request of any service needs.
     """
-    demand, peak = load.demand_rps, load.peaks.rate_rps
-    if load.batch is not None:
-        demand, peak = load.batch.others_rps, 0.0
-    if demand is None or not math.isfinite(demand):
+    if load.demand_rps is None or not math.isfinite(load.demand_rps):
         return rate * want
-    return max(demand, peak) + rate * replacement.spare
+    return load.useful.rate_rps + rate * replacement.spare

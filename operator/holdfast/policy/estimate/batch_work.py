@@ -50,11 +50,10 @@ class BatchWork:
 
 @value
 class BatchAsk:
-    """The class that asks for most; `rate_rps` in requests as long as all others, which ask for `others_rps`."""
+    """The class that asks for most; `rate_rps` in requests as long as all others."""
 
     by: ClassWork
     rate_rps: float
-    others_rps: float
 
 
 def watch_batch(memory: BatchWork, seen: Seen, classes: Sequence[BatchClass], lead: float, now: float) -> BatchWork:
@@ -115,7 +114,7 @@ def with_batch(
         return demand_rps, None
     rate_rps = most.asked.level_rps * _work(memory.lengths, capacity, accelerator)
     needed = level_rps + rate_rps
-    return (needed, BatchAsk(most, rate_rps, demand_rps)) if needed > demand_rps else (demand_rps, None)
+    return (needed, BatchAsk(most, rate_rps)) if needed > demand_rps else (demand_rps, None)
 
 
 def _work(lengths: Lengths, capacity: Capacity, accelerator: str) -> float:

@@ -41,10 +41,10 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     hopeful = seen.total.waiting - seen.total.waiting_late  # late ones wait behind all that can still be good
     patience_seconds = mean_ttft_seconds(spec.slo, supply.capacity.shares)
     waiting = demand.backlog(hopeful, expected, patience_seconds)
-    demand_rps = demand.demand_rps(expected, waiting, patience_seconds, state.starting)
+    useful_rps = demand.demand_rps(expected, waiting, patience_seconds, state.starting)
     level_rps = 0.0 if expected is None else expected.level_rps
     used = supply.capacity, known.choice.accelerator
-    demand_rps, batch = with_batch(demand_rps, level_rps, requests.batch, *used)
+    demand_rps, batch = with_batch(useful_rps, level_rps, requests.batch, *used)
     cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
     scheduled = _scheduled(spec, supply, now, cycle, tick.settings)
     idle_seconds = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
@@ -60,12 +60,15 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     selection = Selection(considered, choice, chosen, own, *joined)
     hold = known.flapping.patience * cycle
     returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops.accelerators))
-    filling = supply.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens)  # as many must carry what comes, too
-    carried_rps = None if demand_rps is None else max(demand_rps, filling * chosen.belief.rate_rps)
+    # as many must carry what comes, too
+    filled_rps = supply.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens) * chosen.belief.rate_rps
     trusted = seen.fresh and not _renewed(known, spec)
-    peaks = demand.remember_peak(known.peaks, expected, carried_rps, now, hold, trusted)
+    peaks, useful = (
+        demand.remember_peak(before, expected, None if rate is None else max(rate, filled_rps), now, hold, trusted)
+        for before, rate in ((known.peaks, demand_rps), (known.useful, useful_rps))
+    )
     peaks = demand.remember_level(peaks, _lasting_rps(state, expected), now, returns)
-    load = Load(expected, waiting, demand_rps, peaks, hold, returns, batch)
+    load = Load(expected, waiting, demand_rps, peaks, useful, hold, returns, batch)
     minimum = minimum_of(state, load, selection, scheduled, slumber, idle_seconds)
     return View(state, load, selection, minimum, replacement_of(state, load, selection, minimum))
 
