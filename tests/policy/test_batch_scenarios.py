@@ -136,6 +136,8 @@ def test_interactive_forecast_and_budget_know_nothing_of_batch() -> None:
     alone = BatchCluster(night(HOUR), steps((0, 2.0)), ONE).run(2000.0)
     together = BatchCluster(night(HOUR), steps((0, 2.0)), ONE, batch=burst(30_000)).run(2000.0)
     assert together.replicas() > alone.replicas()
+    known = [cluster.memory.services[CHAT.spec.key] for cluster in (alone, together)]
+    assert [(each.ample, each.limited) for each in known] == [(False, False), (True, False)]
     forecasts = [cluster.last().explanation.forecast_rps for cluster in (alone, together)]
     assert forecasts[0] is not None
     assert forecasts[1] is not None

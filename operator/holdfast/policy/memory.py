@@ -123,8 +123,8 @@ class ServiceMemory:
     """What was learned about one service and decided last; `last` is None before the first decision.
 
     `limited`: the forecast did not determine the last size, so that verdicts say nothing about headroom. `short`: the
-    size was less than the forecast needs, so that misses say nothing about headroom. `request` was sent to the fleet
-    allocation; `allocation` is its answer where that is less.
+    size was less than the forecast needs, so that misses say nothing about headroom. `ample`: batch raised it, so that
+    good requests say nothing. `request` was sent to the fleet allocation; `allocation` is its answer where it is less.
     """
 
     last: Last | None = None
@@ -136,6 +136,7 @@ class ServiceMemory:
     flapping: Flapping = field(default_factory=Flapping)
     limited: bool = False
     short: bool = False
+    ample: bool = False
     batching: Batching = field(default_factory=Batching)
     request: CapacityRequest | None = None
     allocation: Allocation | None = None

@@ -95,8 +95,9 @@ def remembered(plan: ServicePlan, last: Last) -> ServiceMemory:
         useful=view.load.useful,
         choice=view.selection.choice,
         flapping=remember_change(state.known.flapping, action, level),
-        limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held) or view.load.batch is not None,
+        limited=state.held_by_people or view.minimum.schedule_rules or bool(state.held),
         short=bool(plan.sizes.limits & HARD_BOUNDS),  # then misses say nothing about headroom
+        ample=view.load.batch is not None,
         batching=plan.batching,
         request=plan.request,
         allocation=view.selection.allocation,

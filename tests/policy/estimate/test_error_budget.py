@@ -115,10 +115,10 @@ def test_recent_verdicts_are_those_of_the_last_seconds() -> None:
     assert recent(memory, NOW + 660.0, 60.0).bad_share > 0.8
 
 
-def q_after(good_share: float, *, frozen: bool = False, left: float = 0.5, short: bool = False) -> float:
+def q_after(good_share: float, *, frozen: bool = False, left: float = 0.5, **bounds: bool) -> float:
     budget = lived(good_share, 300.0)
     state = replace(slo_state(budget, SLO, NOW + 300.0), budget_remaining=left)
-    return adapt(Headroom(0.5, 0.5), budget, state, SLO, 36_000.0, frozen, short).quantile
+    return adapt(Headroom(0.5, 0.5), budget, state, SLO, 36_000.0, frozen, **bounds).quantile
 
 
 def test_bad_requests_raise_the_quantile_and_a_budget_left_over_lowers_it() -> None:
@@ -135,6 +135,12 @@ def test_headroom_does_not_wind_up_where_it_cannot_help() -> None:
 def test_a_service_short_of_replicas_learns_that_less_would_do_and_never_that_more_would() -> None:
     assert q_after(0.9, short=True) == 0.5 < q_after(0.9)
     assert q_after(1.0, short=True) == q_after(1.0) < 0.5
+
+
+def test_a_service_with_more_for_batch_learns_that_more_is_needed_and_never_that_less_would_do() -> None:
+    assert q_after(0.9, ample=True) == q_after(0.9) > 0.5
+    assert q_after(1.0, ample=True) == 0.5
+    assert q_after(0.9, ample=True, short=True) == q_after(1.0, ample=True, short=True) == 0.5
 
 
 def test_the_quantile_stays_within_its_bounds() -> None:

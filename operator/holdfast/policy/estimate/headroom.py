@@ -39,7 +39,14 @@ def recalled(quantile: float | None) -> Headroom:
 
 
 def adapt(
-    memory: Headroom, budget: Budget, state: SloState, slo: Slo, expected: float, frozen: bool, short: bool = False
+    memory: Headroom,
+    budget: Budget,
+    state: SloState,
+    slo: Slo,
+    expected: float,
+    frozen: bool,
+    short: bool = False,
+    ample: bool = False,
 ) -> Headroom:
     """Take one step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.
 
@@ -48,7 +55,7 @@ def adapt(
 
     `frozen` is the anti-windup: headroom does not determine the size at the moment, or cannot help. While a service is
     `short` of replicas that headroom requires, q may only fall: a higher q cannot help, and good requests show that
-    less would suffice. While too few requests were judged, q stays.
+    less would suffice. While it has more for batch (`ample`), q may only rise. While too few were judged, q stays.
     """
     judged, remaining = budget.latest.judged, state.budget_remaining
     if frozen or judged <= 0.0 or remaining is None:
@@ -57,17 +64,23 @@ def adapt(
     weight = judged / max(expected, judged, 1.0 / slo.budget_share)
     step = weight * (budget.latest.bad_share / slo.budget_share - pace)
     step = min(step, 0.0) if short else step
+    step = max(step, 0.0) if ample else step
     return Headroom(min(HIGHEST, max(LOWEST, memory.quantile + step)), memory.sizing)
 
 
 def follow(
-    memory: Headroom, classes: Sequence[ClassState], level_rps: float, frozen: bool, short: bool = False
+    memory: Headroom,
+    classes: Sequence[ClassState],
+    level_rps: float,
+    frozen: bool,
+    short: bool = False,
+    ample: bool = False,
 ) -> Headroom:
     """Take the step of the class that is hardest to keep, or a higher one of another class that burns its budget."""
 
     def step(of: ClassState) -> Headroom:
         expected = level_rps * of.slo.window_seconds * of.state.share
-        return adapt(memory, of.budget, of.state, of.slo, expected, frozen, short)
+        return adapt(memory, of.budget, of.state, of.slo, expected, frozen, short, ample)
 
     risen = (after for each in classes if (after := step(each)).quantile > memory.quantile)
     return max((step(hardest(classes)), *risen), key=lambda each: each.quantile)
