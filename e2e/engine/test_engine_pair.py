@@ -26,8 +26,8 @@ pytestmark = pytest.mark.vllm
 REQUESTS, AT_ONCE = 60, 8
 LEAVES = {"prefill": 2, "between": 2, "decode": 2}
 """So many clients hang up there."""
-LONGEST_WAY_SECONDS = 2.0
-"""Of a request from one engine to the other."""
+LONGEST_WAY_SECONDS = 5.0
+"""Of a request from one engine to the other: a machine that is two seconds slower leaves some in time and some late."""
 TOLERANCE_SECONDS = patient(0.05)
 """Between a client and the engines: what it needs to send, and to see, a byte."""
 LEASE_SECONDS, EXPIRED = 10, 4
@@ -126,7 +126,7 @@ def test_counts_and_first_tokens_of_a_pair_are_those_of_its_clients(pair: Pair, 
         "received": received,
     }
     assert second["good"] + second["bad"] == received
-    assert 0.2 * received < surely <= second["good"] <= possibly
+    assert 0.1 * received < surely <= second["good"] <= possibly
     whole = slice(LEAVES["between"] + LEAVES["decode"], None)
     crowd.assert_same([each.tokens for each in answers[whole]], first=whole.start)
 
