@@ -71,8 +71,9 @@ def test_why_a_service_is_not_ready_ends_with_what_to_do(name: str) -> None:
 def test_every_reason_of_a_service_that_is_not_ready_is_in_the_table() -> None:
     (row,) = re.findall(r"^\| Ready \| .* \| Serving; (.*) \|$", REFERENCE, re.MULTILINE)
     possible = set(re.findall(r"[A-Z]\w+", re.sub(r"\([^)]*\)", "", row))) - {"DeletionHeld"}
-    # Of test_claims.py, tests/api/test_refusals.py and tests/observe/test_adoption.py; a straggler has peers.
-    elsewhere = {"VolumeNotShared", "Invalid", "TargetUnusable", "EngineLagging"}
+    # Of test_claims.py, tests/api/test_refusals.py, tests/observe/test_adoption.py and test_prefill.py; a straggler has
+    # peers.
+    elsewhere = {"VolumeNotShared", "Invalid", "TargetUnusable", "PrefillNotReady", "EngineLagging"}
     unready = {str(value.reason) for value in map(ready, READY.values()) if not value.status}
     assert possible - elsewhere - unready == set()
 

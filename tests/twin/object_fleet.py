@@ -41,6 +41,7 @@ from holdfast_engine.law.leastsquares import UNITS
 from holdfast_engine.law.steplaw import BLOCK
 from holdfast_engine.objectives.claims import CLAIMED, header_key
 from holdfast_engine.objectives.rules import Limits
+from holdfast_engine.stats import stats_fields
 from tests.fakes import GivenLimits
 
 WORD = "word"
@@ -201,8 +202,9 @@ class ObjectFleet(EngineFleet):
         record["waiting_late"] = scheduler.loop.queue.order.sizes[2]
         ledger, batch = scheduler.loop.ledger, scheduler.loop.batch
         judged = [tally for name, tally in ledger.classes.items() if not self._told[0].by_name[name].is_batch]
-        for name, *values in zip(EXACT, *(tally.numbers for tally in (ledger.own, *judged)), strict=True):
-            record[name] = sum(values)
+        counted = [dict(zip(stats_fields.COUNTS, tally.numbers, strict=False)) for tally in (ledger.own, *judged)]
+        for name in EXACT:
+            record[name] = sum(each[name.removeprefix("judged_")] for each in counted)
         for name, value in zip(BATCH_SUMS, batch.sums, strict=True):
             record[name] = value
         record["batch_running"], record["batch_waiting"] = batch.running, scheduler.loop.queue.order.batch_count

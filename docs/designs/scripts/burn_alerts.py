@@ -15,7 +15,7 @@ from holdfast.domain.burn_rate import FAST, SLOW
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate.slo_budget import Budget, account, slo_state
+from holdfast.policy.estimate.slo_budget import Budget, account, burns
 
 LOOK_SECONDS, RATE_RPS, BEGIN = 30.0, 10.0, 1_000_000.0
 
@@ -35,9 +35,8 @@ def times(slo: Slo, bad_share: float, minutes: float) -> dict[str, tuple[float |
         )
         seen = judge(Traffic(SignalState.FRESH, "", LOOK_SECONDS, 1.0, (("gpu", counts),)))
         memory = account(memory, seen, slo, BEGIN + seconds)
-        state = slo_state(memory, slo, BEGIN + seconds)
-        for name, burns in (("fast", state.fast_burn), ("slow", state.slow_burn)):
-            if burns:
+        for name, window in (("fast", FAST), ("slow", SLOW)):
+            if burns(memory, slo, BEGIN + seconds, window):
                 on.setdefault(name, seconds - begins)
                 off.pop(name, None)
             elif name in on:

@@ -192,13 +192,13 @@ def slo_state(memory: Budget, slo: Slo, now: float, share: float = 1.0) -> SloSt
     return SloState(
         attainment=1.0 - total.bad_share,
         budget_remaining=1.0 - total.bad_share / slo.budget_share,
-        burning=any(_burns(memory, slo, now, window) for window in (FAST, SLOW)),
+        burning=any(burns(memory, slo, now, window) for window in (FAST, SLOW)),
         judged=total.judged,
         share=share,
     )
 
 
-def _burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
+def burns(memory: Budget, slo: Slo, now: float, window: BurnWindow) -> bool:
     """Return whether both the window and the shorter one burn faster than the threshold."""
     if memory.total.bad <= 0.0:
         return False

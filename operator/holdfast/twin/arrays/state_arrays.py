@@ -78,7 +78,7 @@ EXACT = (
     "judged_withdrawn",
     "judged_good_tokens",
 )
-"""What the plugin counts, 0 without it: the first of holdfast_engine's counts."""
+"""What the plugin counts of whole requests, 0 without it: counts of holdfast_engine by name."""
 
 STEPS = ("steps", "step_prefill", "step_decodes", "step_kv", "step_pairs", "step_seconds")
 """What the plugin sums over an engine's steps, 0 without it, in the order of holdfast.domain.engine.StepSums."""
