@@ -48,7 +48,7 @@ def _put_last(world: World, plugin: Plugin, where: int) -> int:
 
 @inner
 def _choose(world: World, plugin: Plugin, where: int, first: int, urgent: int) -> int:
-    """Choose who leaves, as `batch.leaving`: who computes a prompt, then the newest; returns how many."""
+    """Choose who leaves, as `batch.leaving`: first who computes a prompt, second the newest; returns how many."""
     loop, engine, row = plugin.loops[where], world.engines[where], world.running[where]
     fresh = queue_lanes.fresh_tokens(plugin.lanes[where])
     pressed = fast_loop.is_pressed(loop, plugin.fits[where], fresh)
@@ -66,7 +66,7 @@ def _choose(world: World, plugin: Plugin, where: int, first: int, urgent: int) -
             break
         place = plugin.places[row[position]]
         if not place["leaves"]:
-            place["leaves"] = 1
+            place["leaves"] = 2
             found += 1
             freed += world.requests[row[position]]["computed"]
     return found
@@ -74,17 +74,22 @@ def _choose(world: World, plugin: Plugin, where: int, first: int, urgent: int) -
 
 @inner
 def _send_back(world: World, plugin: Plugin, where: int, first: int) -> None:
+    """Let them wait, in the order of `batch.leaving`: of two with one arrival time the first put back starts first."""
     loop, engine, row, kept = plugin.loops[where], world.engines[where], world.running[where], first
-    for position in range(first, int(engine["running"])):
-        number = row[position]
-        place, request = plugin.places[number], world.requests[number]
-        if place["leaves"]:
+    running = int(engine["running"])
+    for turn in range(1, 3):
+        for position in range(running - 1, first - 1, -1):
+            number = row[position]
+            place, request = plugin.places[number], world.requests[number]
+            if place["leaves"] != turn:
+                continue
             if request["generated"] == 0 and not place["interrupted"]:
                 place["interrupted"] = 1
                 loop["starting"] -= 1
             put_back(world, plugin, where, number)
             engine["preemptions"] += 1
-        else:
-            row[kept] = number
+    for position in range(first, running):
+        if not plugin.places[row[position]]["leaves"]:
+            row[kept] = row[position]
             kept += 1
     engine["running"] = kept
