@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.api import status
 from holdfast.api.conditions import ConditionType
 from holdfast.api.quantities import counted
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import ReplicaPhase
+from holdfast.domain.cluster import Replica, ReplicaPhase
 from holdfast.domain.decision import ConditionValue, Decision
 from holdfast.observe.objects.cluster import PrefillPool, ServiceParts
 from holdfast.rendered.pools import prefill_pool, role_of
@@ -20,13 +20,18 @@ def pools_of(part: ServiceParts, decision: Decision) -> tuple[status.PoolStatus,
     pool = prefill_pool(part.service)
     if pool is None or part.prefill is None:
         return None
-    ready = sum(replica.phase is ReplicaPhase.READY for replica in part.replicas)
     return (
         status.PoolStatus(
-            name=part.spec.key.label, role=role_of(part.service), desired=decision.verdict.replicas, ready=ready
+            name=part.spec.key.label,
+            role=role_of(part.service),
+            desired=decision.verdict.replicas,
+            ready=_ready(part.replicas),
         ),
         status.PoolStatus(
-            name=pool.metadata.name, role=role_of(pool), desired=pool.spec.replicas or 0, ready=_ready(part.prefill)
+            name=pool.metadata.name,
+            role=role_of(pool),
+            desired=pool.spec.replicas or 0,
+            ready=_ready(part.prefill.replicas),
         ),
     )
 
@@ -36,7 +41,7 @@ def with_prefill(values: Sequence[ConditionValue], part: ServiceParts) -> tuple[
     pool = prefill_pool(part.service)
     if pool is None or part.prefill is None:
         return tuple(values)
-    found, desired = _ready(part.prefill), pool.spec.replicas or 0
+    found, desired = _ready(part.prefill.replicas), pool.spec.replicas or 0
     return tuple(_joined(each, part.prefill, found, desired) if found < desired else each for each in values)
 
 
@@ -58,5 +63,5 @@ def _cause(pool: PrefillPool) -> str:
     return "".join(f"; {told}" for told in (problems + words)[:1])
 
 
-def _ready(pool: PrefillPool) -> int:
-    return sum(replica.phase is ReplicaPhase.READY for replica in pool.replicas)
+def _ready(replicas: Iterable[Replica]) -> int:
+    return sum(replica.phase is ReplicaPhase.READY for replica in replicas)
