@@ -317,7 +317,7 @@ class Engine(ApiModel):
 
 
 class Prefill(ApiModel):
-    """A second pool of engines: it computes prompts and hands them to the replicas. What is left out is as outside."""
+    """A second pool of engines: it computes prompts for the replicas. A field that is not set is the service's."""
 
     replicas: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = None
     """Number of its engines. Required until prefill pools are sized."""

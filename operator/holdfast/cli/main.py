@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Says which version is installed: only who asks for it has the files of the installation read."""
+    """Prints the installed version. Only this option reads the installation's files, so all else starts faster."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import PackageNotFoundError, version

@@ -27,7 +27,7 @@ def prefill_name(service: str) -> str:
 
 
 def prefill_pool(service: LLMService) -> LLMService | None:
-    """The prefill pool as a service, with what is left out in `prefill` as outside; None without one."""
+    """The prefill pool as a service; a field that `prefill` does not set is the service's. None without a pool."""
     spec = service.spec
     if (own := spec.prefill) is None:
         return None

@@ -106,8 +106,8 @@ def with_batch(
 ) -> tuple[float | None, BatchAsk | None]:
     """Return the rate to size for, and what batch work asks for where it decides that.
 
-    Batch work runs in what is left of the rate that replicas are sized for, so it asks for more only where it and the
-    arrivals of now (`level_rps`) come to more than that.
+    Replicas are sized for `demand_rps`. Batch uses what the present arrivals (`level_rps`) leave of it, so batch asks
+    for more only where its rate and the arrivals together are higher.
     """
     most = max(memory.classes, key=lambda each: each.asked.level_rps, default=None)
     if demand_rps is None or most is None or not most.asked.level_rps > 0.0:
