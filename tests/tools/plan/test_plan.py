@@ -104,6 +104,15 @@ def test_a_plan_plays_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(requests) <= 500_000
 
 
+def test_of_limits_that_carry_nearly_the_same_the_default_and_the_best_of_the_others_are_planned_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = str(_manifest(tmp_path, tpot="30ms", ttft="500ms", uri="Qwen/Qwen3-8B"))
+    assert main(["plan", "-f", manifest, "--rate", "20", "--json"]) == 0
+    offers = json.loads(capsys.readouterr().out)["offers"]
+    assert [each["limits"]["max_num_batched_tokens"] for each in offers] == [8192, 2048]
+
+
 @given(st.floats(0.5, 2.0), st.floats(3.0, 100.0), st.sampled_from([0.01, 0.05]), st.floats(0.5, 2.0), st.booleans())
 def test_where_misses_reach_the_budget_is_found_in_few_trials(
     wanted: float, steepness: float, budget: float, off: float, jumps: bool

@@ -86,7 +86,7 @@ def offers(
     sequences: Sequence[int] = (),
     speeds: bool = False,
 ) -> tuple[Offer, ...]:
-    """Every accelerator with the spec's batching and, unless that is fixed, all that carry nearly the most.
+    """Every accelerator with the spec's batching and, unless that is fixed, with the best other one.
 
     `recorded` requests are what sizes are played with behind a plain Service, as they came; else random ones.
     With `sequences`, each of these numbers is planned for in place of the spec's, with the best tokens per step alone.
@@ -104,7 +104,7 @@ def offers(
     return tuple(next(answers) if _looked_at(offer, found) else offer for offer in found)
 
 
-def _in_parallel(asked: Sequence[Callable[[], Answer]], progress: Progress) -> list[Answer]:
+def _in_parallel(asked: Sequence[Callable[[], Answer]], progress: Progress = lambda share: None) -> list[Answer]:
     """What they return, by as many threads as there are cores: the engines' steps are compiled."""
     answers: list[Answer] = []
     # Its threads are daemons: who is interrupted does not wait for them.
@@ -169,16 +169,37 @@ def _choices(
         ]
     mix = LengthMix.from_pairs(pairs(held)[:MOST_PAIRS])
     tried = batching.candidates(prior, start, mix, spec.slo)
-    least = batching.FALLEN * batching.best(tried).rate_rps
-    wanted = [each for each in tried if each is tried[0] or (each.rate_rps > least and not spec.batching_fixed)]
-    if sequences and not spec.batching_fixed:
-        wanted = [batching.best(tried)]
+    wanted = [tried[0]]
+    if not spec.batching_fixed:
+        wanted = [batching.best(tried)] if sequences else _worth_long_trials(prior, spec.slo, held, tried)
     prompts = partial(_refused_beyond, most, prior)
     asked = replace(lengths, prompt_tokens=prompts(lengths.prompt_tokens, lengths.output_tokens))
     if recorded is not None:
         recorded = replace(recorded, prompt_tokens=prompts(recorded.prompt_tokens, recorded.output_tokens))
     load = _PlannedLoad(rate, asked, held, refused, mix, recorded, speeds)
     return [partial(_offer, spec, option, prior, load, each, each.limits == in_spec) for each in wanted]
+
+
+def _worth_long_trials(
+    prior: EnginePrior, slo: Slo, lengths: LengthPairs, tried: Sequence[LimitsCandidate]
+) -> list[LimitsCandidate]:
+    """The spec's limits, and the others that attain most in short trials, of those nearly the best by formula.
+
+    Where short trials leave it open which carry most, it matters little.
+    """
+    least = batching.FALLEN * batching.best(tried).rate_rps
+    others = [each for each in tried[1:] if each.rate_rps > least]
+    if len(others) <= 1:
+        return [tried[0], *others]
+    rate = min(each.rate_rps for each in others) / prior.engines
+    attained = _in_parallel([partial(_glance, prior, slo, lengths, each, rate) for each in others])
+    return [tried[0], others[int(np.argmax(attained))]]
+
+
+def _glance(prior: EnginePrior, slo: Slo, lengths: LengthPairs, found: LimitsCandidate, rate_rps: float) -> float:
+    """Good share of an engine's requests."""
+    limits = SchedulerLimits(found.limits.max_num_seqs, found.limits.max_num_batched_tokens, prior.kv_tokens)
+    return Bench(EngineSpec(prior.timer, limits), slo, lengths).attainment(rate_rps)
 
 
 @dataclass(frozen=True, slots=True)
