@@ -27,29 +27,21 @@ class Quota:
     """
 
     def __init__(self, questions: int = QUESTIONS_PER_TICK, searches: int = SEARCHES_PER_TICK) -> None:
-        self._remaining = questions
+        self._questions = questions
         self._searches = searches
         self._answered: set[object] = set()
         self._served: ServiceKey | None = None
 
-    def grants(self, key: ServiceKey, question: object) -> bool:
-        """Charge a new question, and return whether it may be answered."""
+    def grants(self, question: object, key: ServiceKey | None) -> bool:
+        """Charge a new question about a service, or a search (no key), and return whether it may be answered."""
         if question in self._answered:
             return True
-        if self._remaining <= 0 and key != self._served:
+        if key is None and self._searches > 0:
+            self._searches -= 1
+        elif key is not None and (self._questions > 0 or key == self._served):
+            self._questions, self._served = self._questions - 1, key
+        else:
             return False
-        self._remaining -= 1
-        self._answered.add(question)
-        self._served = key
-        return True
-
-    def grants_search(self, question: object) -> bool:
-        """Charge a new search, and return whether it may be made."""
-        if question in self._answered:
-            return True
-        if self._searches <= 0:
-            return False
-        self._searches -= 1
         self._answered.add(question)
         return True
 
@@ -74,25 +66,23 @@ class AskedModel:
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
         question = (_engine(spec), spec.slo, option, mix, on_grid(slowness, SLOWNESS_GRID))
-        granted = self._quota is None or self._quota.grants(spec.key, question)
-        return self._noted(granted, lambda: self._model.rate(spec, option, mix, slowness))
+        return self._answer(question, spec.key, lambda: self._model.rate(spec, option, mix, slowness))
 
     def law(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float, rate_rps: float
     ) -> StepLaw | None:
         question = (_engine(spec), option, mix, on_grid(max(rate_rps * slowness, 1e-3), RATE_GRID))
-        granted = self._quota is None or self._quota.grants(spec.key, question)
-        return self._noted(granted, lambda: self._model.law(spec, option, mix, slowness, rate_rps))
+        return self._answer(question, spec.key, lambda: self._model.law(spec, option, mix, slowness, rate_rps))
 
     def best_limits(
         self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float
     ) -> BatchingLimits | None:
         question = ("limits", _engine(spec), spec.slo, option, mix, on_grid(slowness, SLOWNESS_GRID))
-        granted = self._quota is None or self._quota.grants_search(question)
-        return self._noted(granted, lambda: self._model.best_limits(spec, option, mix, slowness))
+        return self._answer(question, None, lambda: self._model.best_limits(spec, option, mix, slowness))
 
-    def _noted(self, granted: bool, answer: Callable[[], _Answer | None]) -> _Answer | None:
+    def _answer(self, question: object, key: ServiceKey | None, answer: Callable[[], _Answer | None]) -> _Answer | None:
         self._number += 1
+        granted = self._quota is None or self._quota.grants(question, key)
         found = answer() if granted and self._number not in self._skipped else None
         if found is None:
             self._unanswered.append(self._number)
