@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from holdfast.domain.service import Slo
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate.headroom import FIRST, Headroom, adapt, in_force
+from holdfast.policy.estimate.class_budgets import ClassState
+from holdfast.policy.estimate.headroom import FIRST, Headroom, follow
 from holdfast.policy.estimate.slo_budget import Budget, account, slo_state
 
 WINDOW_SECONDS, STEP_SECONDS, RATE_RPS, SHORT_SHARE, LIMITED_SHARE = 86_400.0, 125.0, 10.0, 0.2, 0.3
@@ -48,9 +49,8 @@ class Loop:
         seen = judge(Traffic(SignalState.FRESH, "", STEP_SECONDS, 1.0, (("gpu", traffic),)))
         now = BEGIN + self.seconds
         self.budget = account(self.budget, seen, self.slo, now)
-        state, expected = slo_state(self.budget, self.slo, now), RATE_RPS * WINDOW_SECONDS
-        law = adapt(self.headroom, self.budget, state, self.slo, expected, False, short and self.guarded)
-        self.headroom = in_force(law, starting=False)
+        judged = ClassState(self.slo, self.budget, slo_state(self.budget, self.slo, now))
+        self.headroom = follow(self.headroom, (judged,), RATE_RPS, False, short=short and self.guarded)
         self.requests, self.bad = self.requests + count, self.bad + count * share
 
     def run(self, windows: float) -> Loop:

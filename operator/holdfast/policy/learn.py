@@ -102,8 +102,8 @@ def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.demand.headroom
     frozen = known.limited or observed.seems_sick or observed.engine_fault
     belief = known.supply.capacity.belief(known.choice.accelerator)
-    after = headroom.follow(old, helped(classes, belief), level_rps, frozen, known.short, known.ample)
-    return headroom.in_force(after, observed.starting)
+    judged = helped(classes, belief)
+    return headroom.follow(old, judged, level_rps, frozen, observed.starting, known.short, known.ample)
 
 
 def learn_supply(

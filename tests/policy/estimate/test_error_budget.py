@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.domain.burn_rate import FAST, SLOW
 from holdfast.domain.signals import History, RateSample
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate.headroom import HIGHEST, LOWEST, Headroom, adapt, in_force
+from holdfast.policy.estimate.class_budgets import ClassState
+from holdfast.policy.estimate.headroom import HIGHEST, LOWEST, Headroom, follow
 from holdfast.policy.estimate.slo_budget import Budget, account, budget_from_history, judge_requests, recent, slo_state
 from tests.builders import NOW, service, traffic
 
@@ -115,10 +116,14 @@ def test_recent_verdicts_are_those_of_the_last_seconds() -> None:
     assert recent(memory, NOW + 660.0, 60.0).bad_share > 0.8
 
 
+def judged_by(budget: Budget) -> ClassState:
+    return ClassState(SLO, budget, slo_state(budget, SLO, NOW + 300.0))
+
+
 def q_after(good_share: float, *, frozen: bool = False, left: float = 0.5, **bounds: bool) -> float:
     budget = lived(good_share, 300.0)
     state = replace(slo_state(budget, SLO, NOW + 300.0), budget_remaining=left)
-    return adapt(Headroom(0.5, 0.5), budget, state, SLO, 36_000.0, frozen, **bounds).quantile
+    return follow(Headroom(0.5, 0.5), (ClassState(SLO, budget, state),), 10.0, frozen, **bounds).quantile
 
 
 def test_bad_requests_raise_the_quantile_and_a_budget_left_over_lowers_it() -> None:
@@ -144,17 +149,19 @@ def test_a_service_with_more_for_batch_learns_that_more_is_needed_and_never_that
 
 
 def test_the_quantile_stays_within_its_bounds() -> None:
-    headroom, budget = Headroom(), lived(0.0, 300.0)
+    headroom, lost, kept = Headroom(), judged_by(lived(0.0, 300.0)), judged_by(lived(1.0, 300.0))
     for _ in range(200):
-        headroom = adapt(headroom, budget, slo_state(budget, SLO, NOW + 300.0), SLO, 36_000.0, False)
+        headroom = follow(headroom, (lost,), 10.0, False)
     assert headroom.quantile == HIGHEST
-    good = lived(1.0, 300.0)
     for _ in range(5000):
-        headroom = adapt(headroom, good, slo_state(good, SLO, NOW + 300.0), SLO, 36_000.0, False)
+        headroom = follow(headroom, (kept,), 10.0, False)
     assert headroom.quantile == LOWEST
 
 
 def test_a_rise_waits_for_the_replicas_that_are_starting_and_a_fall_does_not() -> None:
-    assert in_force(Headroom(0.99, 0.6), starting=True).sizing == 0.6
-    assert in_force(Headroom(0.99, 0.6), starting=False).sizing == 0.99
-    assert in_force(Headroom(0.3, 0.6), starting=True).sizing == 0.3
+    def sizing(quantile: float, starting: bool) -> float:
+        return follow(Headroom(quantile, 0.6), (judged_by(lived(1.0, 300.0)),), 10.0, True, starting).sizing
+
+    assert sizing(0.99, starting=True) == 0.6
+    assert sizing(0.99, starting=False) == 0.99
+    assert sizing(0.3, starting=True) == 0.3

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.domain.service import Slo
 from holdfast.domain.value import value
 from holdfast.policy.estimate.class_budgets import ClassState, hardest
-from holdfast.policy.estimate.slo_budget import Budget, SloState
 
 LOWEST, HIGHEST = 0.05, 0.9995
 FIRST = 0.9
@@ -38,55 +36,43 @@ def recalled(quantile: float | None) -> Headroom:
     return Headroom(bounded, bounded)
 
 
-def adapt(
-    memory: Headroom,
-    budget: Budget,
-    state: SloState,
-    slo: Slo,
-    expected: float,
-    frozen: bool,
-    short: bool = False,
-    ample: bool = False,
-) -> Headroom:
-    """Take one step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.
-
-    `expected` requests are judged per window. eta is 1 / (1 - objective). So a window without a bad request lowers q
-    by its pace. Bad requests worth the whole budget raise q by one.
-
-    `frozen` is the anti-windup: headroom does not determine the size at the moment, or cannot help. While a service is
-    `short` of replicas that headroom requires, q may only fall: a higher q cannot help, and good requests show that
-    less would suffice. While it has more for batch (`ample`), q may only rise. While too few were judged, q stays.
-    """
-    judged, remaining = budget.latest.judged, state.budget_remaining
-    if frozen or judged <= 0.0 or remaining is None:
-        return memory
-    pace = 2.0 * min(1.0, max(0.0, remaining))
-    weight = judged / max(expected, judged, 1.0 / slo.budget_share)
-    step = weight * (budget.latest.bad_share / slo.budget_share - pace)
-    step = min(step, 0.0) if short else step
-    step = max(step, 0.0) if ample else step
-    return Headroom(min(HIGHEST, max(LOWEST, memory.quantile + step)), memory.sizing)
-
-
 def follow(
     memory: Headroom,
     classes: Sequence[ClassState],
     level_rps: float,
     frozen: bool,
+    starting: bool = False,
     short: bool = False,
     ample: bool = False,
 ) -> Headroom:
-    """Take the step of the class that is hardest to keep, or a higher one of another class that burns its budget."""
+    """Take the step of the class that is hardest to keep, or a higher one of another class that burns its budget.
 
-    def step(of: ClassState) -> Headroom:
-        expected = level_rps * of.slo.window_seconds * of.state.share
-        return adapt(memory, of.budget, of.state, of.slo, expected, frozen, short, ample)
+    `frozen` is the anti-windup: headroom does not determine the size at the moment, or cannot help. While a service is
+    `short` of replicas that headroom requires, q may only fall: a higher q cannot help, and good requests show that
+    less would suffice. While it has more for batch (`ample`), q may only rise. A rise comes into force when no replicas
+    are `starting`, because they may already suffice.
+    """
 
-    risen = (after for each in classes if (after := step(each)).quantile > memory.quantile)
-    return max((step(hardest(classes)), *risen), key=lambda each: each.quantile)
+    def after(of: ClassState) -> float:
+        step = 0.0 if frozen else _step(of, level_rps)
+        step = min(step, 0.0) if short else step
+        step = max(step, 0.0) if ample else step
+        return min(HIGHEST, max(LOWEST, memory.quantile + step))
+
+    risen = (quantile for each in classes if (quantile := after(each)) > memory.quantile)
+    quantile = max((after(hardest(classes)), *risen))
+    return Headroom(quantile, min(memory.sizing, quantile) if starting else quantile)
 
 
-def in_force(memory: Headroom, starting: bool) -> Headroom:
-    """Apply the new quantile; a rise waits while replicas are starting, because they may already suffice."""
-    sizing = min(memory.sizing, memory.quantile) if starting else memory.quantile
-    return Headroom(memory.quantile, sizing)
+def _step(of: ClassState, level_rps: float) -> float:
+    """Return one step of q <- q + eta (bad share - (1 - objective) pace), weighted by the requests judged in it.
+
+    The level tells how many are judged per window. eta is 1 / (1 - objective). So a window without a bad request lowers
+    q by its pace. Bad requests worth the whole budget raise q by one. While too few were judged, q stays.
+    """
+    latest, remaining = of.budget.latest, of.state.budget_remaining
+    if latest.judged <= 0.0 or remaining is None:
+        return 0.0
+    pace, expected = 2.0 * min(1.0, max(0.0, remaining)), level_rps * of.slo.window_seconds * of.state.share
+    weight = latest.judged / max(expected, latest.judged, 1.0 / of.slo.budget_share)
+    return weight * (latest.bad_share / of.slo.budget_share - pace)
