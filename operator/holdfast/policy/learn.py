@@ -176,7 +176,7 @@ def _believe(
         requests.demand.lengths,
         observed.seen,
         model,
-        loops.accelerators,
+        frozenset(loops),
         {name: each for name, each in limits.items() if each != BatchingLimits()},
         service.measured,
         service.recalled,

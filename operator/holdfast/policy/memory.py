@@ -83,7 +83,7 @@ class Supply:
     queue: Queue = field(default_factory=Queue)
     contradiction: float | None = None
     kv_cache: KvCache = field(default_factory=KvCache)
-    fast_loops: FastLoops = field(default_factory=FastLoops)
+    fast_loops: FastLoops = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=Backoffs)
     sick: Sick = field(default_factory=Sick)
     slow_since: tuple[tuple[str, float], ...] = ()

@@ -33,10 +33,10 @@ def seen(exact: bool, engines: int = 2, state: SignalState = SignalState.FRESH) 
 
 
 def watched(*looks: tuple[float, Seen]) -> frozenset[str]:
-    memory = FastLoops()
+    memory: FastLoops = {}
     for at, look in looks:
         memory = watch_fast_loops(memory, look, NOW + at)
-    return memory.accelerators
+    return frozenset(memory)
 
 
 def test_one_look_that_shows_every_plugin_at_work_is_enough() -> None:

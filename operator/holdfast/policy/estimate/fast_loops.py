@@ -5,35 +5,27 @@ A replica there carries its rate at the best limits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.domain.valid_traffic import Seen
-from holdfast.domain.value import value
 
 DOUBT_SECONDS = 180.0
 """How long the last finding is retained while a starting replica or a failed scrape hides the plugin."""
 
 
-@value
-class FastLoops:
-    """Accelerators whose engines all run the active plugin, and since when fresh metrics have not shown it."""
-
-    doubted_since: tuple[tuple[str, float | None], ...] = ()
-
-    @property
-    def accelerators(self) -> frozenset[str]:
-        """Names of these accelerators."""
-        return frozenset(name for name, _ in self.doubted_since)
+FastLoops = Mapping[str, float | None]
+"""Accelerators whose engines all run the active plugin, and since when fresh metrics have not shown it."""
 
 
 def watch_fast_loops(memory: FastLoops, seen: Seen, now: float) -> FastLoops:
     """Return the state after this observation; metrics that are not fresh change nothing."""
     if not seen.fresh:
         return memory
-    known = dict(memory.doubted_since)
+    known = dict(memory)
     for name, counts in seen.by_accelerator:
         if counts.exact is not None:
             known[name] = None
         elif name in known and counts.engines:
             since = known[name]
             known[name] = now if since is None else since
-    retained = {name: since for name, since in known.items() if since is None or 0.0 <= now - since < DOUBT_SECONDS}
-    return memory if retained == dict(memory.doubted_since) else FastLoops(tuple(sorted(retained.items())))
+    return {name: since for name, since in known.items() if since is None or 0.0 <= now - since < DOUBT_SECONDS}

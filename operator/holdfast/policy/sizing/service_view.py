@@ -59,7 +59,7 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     own, joined = group_on(groups, chosen.name), together(groups, chosen.name, chosen.pair)
     selection = Selection(considered, choice, chosen, own, *joined)
     hold = known.flapping.patience * cycle
-    returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops.accelerators))
+    returns = demand.return_seconds(hold, cycle, bool(supply.fast_loops))
     # as many must carry what comes, too
     filled_rps = supply.kv_cache.replicas(lead, chosen.belief.facts.kv_tokens) * chosen.belief.rate_rps
     trusted = seen.fresh and not _renewed(known, spec)
