@@ -68,22 +68,15 @@ def watch_growth(
     good, served = 1.0 - evidence.verdicts.bad_share, evidence.begun / evidence.replica_seconds
     found = Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
     same_load = 1.0 / OTHER_LOAD < found.rate_rps / max(memory.rate_rps, 1e-9) < OTHER_LOAD
-    if memory.size == 0 or not same_load or memory.accelerator != accelerator or _helps(found, memory):
+    if memory.size == 0 or not same_load or memory.accelerator != accelerator:
+        return found
+    in_proportion = memory.served_rps * (1.0 + PROPORTION * (size / memory.size - 1.0))
+    serves_more = size > memory.size and found.served_rps > in_proportion
+    if serves_more or found.share > memory.share + BETTER:
         return found
     if size > memory.largest:
         return replace(memory, largest=size, steps=memory.steps + 1)
     if found.share < memory.share - BETTER:
         return memory if size < memory.size else found
-    return memory if _serves_less(found, memory) else replace(memory, size=min(size, memory.size))
-
-
-def _helps(found: Growth, memory: Growth) -> bool:
-    if found.share > memory.share + BETTER:
-        return True
-    needed = 1.0 + PROPORTION * (found.size / memory.size - 1.0)
-    return found.size > memory.size and found.served_rps > needed * memory.served_rps
-
-
-def _serves_less(found: Growth, memory: Growth) -> bool:
-    least = 1.0 - PROPORTION * (1.0 - found.size / memory.size)
-    return found.size < memory.size and found.served_rps < least * memory.served_rps
+    serves_less = size < memory.size and found.served_rps < in_proportion
+    return memory if serves_less else replace(memory, size=min(size, memory.size))
