@@ -70,7 +70,7 @@ class DemandLearning:
 
 def learn_demand(observed: Observation, now: float) -> DemandLearning:
     """Learn from the pool that answers the clients."""
-    old, service, seen, lead = observed.known.demand, observed.service, observed.seen, observed.lead_seconds
+    old, service, seen, lead = observed.known.demand, observed.service, observed.seen, observed.supply.lead_seconds
     slo = service.spec.slo
     arrived = arrived_requests(seen, old.retries.share)
     # More requests are refused or get their first token too late than the objective allows.
@@ -110,28 +110,23 @@ def learn_supply(
     observed: Observation, requests: DemandLearning, promise: Promise | None, tick: Tick, model: EngineModel
 ) -> Supply:
     """Learn what replicas carry under this demand; `promise`: other services give up GPUs for this one."""
-    old, now, service = observed.known.supply, tick.now, observed.service
+    old, now, service = observed.supply, tick.now, observed.service
     loops = watch_fast_loops(old.fast_loops, observed.seen, now)
     kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
     window = _window(observed, requests, now)
     believed = _believe(observed, requests, loops, model, shares(requests.classes, now))
     beliefs = _measured(observed, believed, window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
-    return Supply(
-        lead_seconds=observed.lead_seconds,
-        cold_starts=observed.cold_starts,
+    return replace(
+        old,
         capacity=beliefs,
         evidence=evidence,
         growth=growth,
-        queue=observed.queue,
-        contradiction=observed.contradiction,
         kv_cache=watch_kv_cache(old.kv_cache, observed.seen, kv_tokens, now),
         fast_loops=loops,
         backoffs=_backoffs(observed, promise, tick),
-        sick=observed.sick,
         slow_since=replica_capacity.slow_since(old.slow_since, beliefs, now),
         closing=_closing(old.closing, observed.groups, tick),
-        set_backs=observed.set_backs,
     )
 
 

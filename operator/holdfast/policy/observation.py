@@ -10,13 +10,11 @@ from holdfast.domain.valid_traffic import Seen, judge
 from holdfast.domain.value import value
 from holdfast.enginemodel.hardware import same_hardware
 from holdfast.policy.estimate import cold_start, set_backs
-from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.contradictions import believed, last_contradiction
-from holdfast.policy.estimate.hidden_requests import Queue, hidden_requests, watch_queue
-from holdfast.policy.estimate.set_backs import SetBacks
+from holdfast.policy.estimate.hidden_requests import hidden_requests, watch_queue
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.sick import Sick, watch_sick
-from holdfast.policy.memory import ServiceMemory
+from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.tick import Tick
 
 
@@ -24,23 +22,18 @@ from holdfast.policy.tick import Tick
 class Observation:
     """What one tick shows of the pool of a service that answers its clients.
 
-    `known` is what was remembered of it before, Prometheus' history included. `seems_sick`: any
-    replica has a symptom, so that what is measured next to it says nothing of a healthy one. `starting`: capacity is on
-    its way. `lead_seconds` is how long a change of the size takes to help, by `cold_starts`.
+    `known` is what was remembered of it before, Prometheus' history included, and `supply` what of it the tick shows by
+    itself. `seems_sick`: any replica has a symptom, so that what is measured next to it says nothing of a healthy one.
+    `starting`: capacity is on its way.
     """
 
     service: ServiceSnapshot
     known: ServiceMemory
     seen: Seen
     groups: tuple[Group, ...]
-    sick: Sick
     seems_sick: bool
     starting: bool
-    queue: Queue
-    contradiction: float | None
-    set_backs: SetBacks
-    cold_starts: ColdStarts
-    lead_seconds: float
+    supply: Supply
 
     @property
     def used(self) -> tuple[Group, ...]:
@@ -67,35 +60,36 @@ class Observation:
 
 def observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
     """Judge what was observed, and sort replicas by what they are worth."""
-    now, last = tick.now, known.last
+    now, last, old = tick.now, known.last, known.supply
     decided = None if last is None else last.decision.verdict.targets
     edited = last is not None and last.facts.spec.generation != service.spec.generation
-    fought = set_backs.watch(known.supply.set_backs, service, decided, edited, now)
+    fought = set_backs.watch(old.set_backs, service, decided, edited, now)
     service = set_backs.respecting(service, fought, now)
     judged = judge(service.traffic)
-    contradiction = last_contradiction(known.supply.contradiction, judged, now)
+    contradiction = last_contradiction(old.contradiction, judged, now)
     seen = believed(judged, contradiction)
     # After a start of the operator nobody knows which replica was replaced last.
-    before = known.supply.sick if known.decided_at is not None else Sick(last_at=now)
+    before = old.sick if known.decided_at is not None else Sick(last_at=now)
     sick, traffic = watch_sick(before, service, seen, now, tick.timing), service.traffic
     seems_sick = bool(traffic.hung or traffic.silent or traffic.failing or traffic.lagging or sick.each)
     groups = group_replicas(service, now, tick.settings, frozenset([symptom.name for symptom in sick.believed]))
     ready = sum(len(group.ready) for group in groups)
-    queue = watch_queue(known.supply.queue, seen, ready, not seems_sick, now)
+    queue = watch_queue(old.queue, seen, ready, not seems_sick, now)
     hidden = hidden_requests(queue, seen.total, service.spec.slo.ttft_seconds, seen.interval_seconds)
-    starting, seen = anything_starting(groups), replace(seen, hidden=hidden)
-    cold_starts, lead = _cold_starts(service, known, groups, seen, tick)
-    shown = service, known, seen, groups, sick, seems_sick, starting
-    return Observation(*shown, queue, contradiction, fought, cold_starts, lead)
-
-
-def _cold_starts(
-    service: ServiceSnapshot, known: ServiceMemory, groups: tuple[Group, ...], seen: Seen, tick: Tick
-) -> tuple[ColdStarts, float]:
     started = tuple(replica for group in groups for replica in (*group.ready, *group.ailing))
-    found = cold_start.watch_cold_starts(known.supply.cold_starts, started, service.recalled.cold_start_seconds)
+    cold_starts = cold_start.watch_cold_starts(old.cold_starts, started, service.recalled.cold_start_seconds)
     interval = seen.interval_seconds or 2.0 * max(tick.timing.scrape_seconds, 0.0)
-    return found, seen.late_seconds + cold_start.lead_seconds(found, tick.timing, interval, tick.settings)
+    supply = replace(
+        old,
+        lead_seconds=seen.late_seconds + cold_start.lead_seconds(cold_starts, tick.timing, interval, tick.settings),
+        cold_starts=cold_starts,
+        queue=queue,
+        contradiction=contradiction,
+        sick=sick,
+        set_backs=fought,
+    )
+    seen = replace(seen, hidden=hidden)
+    return Observation(service, known, seen, groups, seems_sick, anything_starting(groups), supply)
 
 
 def _alike(spec: ServiceSpec, used: tuple[Group, ...]) -> bool:
