@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
-from holdfast.policy.batching.canary_test import LEAST_SECONDS, Side
+from holdfast.policy.batching.canary_test import LEAST_SECONDS
 from holdfast.policy.batching.controller import (
     HORIZON_SECONDS,
     LONGEST_START_SECONDS,
@@ -24,6 +24,7 @@ from holdfast.policy.batching.controller import (
     Wanted,
     step,
 )
+from holdfast.policy.estimate.slo_budget import Verdicts
 from tests.builders import NOW
 
 DEFAULT, BEST, OTHER = BatchingLimits(), BatchingLimits(None, 1024), BatchingLimits(None, 512)
@@ -42,8 +43,8 @@ CALM = Situation(
     cold_start_seconds=120.0,
     wanted=Wanted(BEST, 4.0),
 )
-GOOD, WORSE = Side(75.0, 0.5), Side(75.0, 20.0)
-REST = Side(375.0, 7.5)
+GOOD, WORSE = Verdicts(74.5, 0.5), Verdicts(55.0, 20.0)
+REST = Verdicts(367.5, 7.5)
 
 
 class Service:
@@ -200,7 +201,7 @@ situations = st.builds(
     rate_rps=st.floats(allow_nan=True),
     cold_start_seconds=st.floats(allow_nan=True),
     wanted=st.none() | st.builds(Wanted, st.sampled_from((DEFAULT, BEST, OTHER)), st.floats(allow_nan=True)),
-    canary=st.builds(Side, st.floats(allow_nan=True), st.floats(allow_nan=True)),
+    canary=st.builds(Verdicts, st.floats(allow_nan=True), st.floats(allow_nan=True)),
     canary_serves=st.booleans(),
     canary_fails=st.booleans(),
 )

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.batching.canary_test import LEAST_JUDGED, LEAST_SECONDS, MOST_SECONDS, Evidence, Outcome, Side
+from holdfast.policy.batching.canary_test import LEAST_JUDGED, LEAST_SECONDS, MOST_SECONDS, Evidence, Outcome
+from holdfast.policy.estimate.slo_budget import Verdicts
 
 LOOK_SECONDS = 15.0
-sides = st.builds(Side, st.floats(allow_nan=True), st.floats(allow_nan=True))
+sides = st.builds(Verdicts, st.floats(allow_nan=True), st.floats(allow_nan=True))
+
+
+def judged(requests: float, bad: float) -> Verdicts:
+    return Verdicts(float(requests - bad), float(bad))
 
 
 def tried(seed: int, canary_misses: float, rest_misses: float, rate: float = 5.0, replicas: int = 4) -> Outcome:
@@ -20,8 +25,8 @@ def tried(seed: int, canary_misses: float, rest_misses: float, rate: float = 5.0
     chance = random.Random(seed)
     evidence, seconds = Evidence(), 0.0
 
-    def side(count: int, misses: float) -> Side:
-        return Side(float(count), float(sum(chance.random() < misses for _ in range(count))))
+    def side(count: int, misses: float) -> Verdicts:
+        return judged(count, sum(chance.random() < misses for _ in range(count)))
 
     while (outcome := evidence.outcome(seconds)) is Outcome.OPEN:
         each = round(rate * LOOK_SECONDS)
@@ -45,7 +50,7 @@ def test_a_replica_that_misses_far_more_goes_back(canary: float, rest: float) ->
 
 
 def test_one_burst_of_misses_decides_nothing() -> None:
-    evidence = Evidence().weighed(Side(100.0, 100.0), Side(300.0, 0.0))
+    evidence = Evidence().weighed(judged(100.0, 100.0), judged(300.0, 0.0))
     assert evidence.outcome(LEAST_SECONDS) is Outcome.OPEN
 
 
@@ -60,7 +65,7 @@ def test_the_first_minutes_keep_nothing() -> None:
 
 
 @given(sides, sides)
-def test_whatever_is_seen_evidence_stays_finite(canary: Side, rest: Side) -> None:
+def test_whatever_is_seen_evidence_stays_finite(canary: Verdicts, rest: Verdicts) -> None:
     evidence = Evidence().weighed(canary, rest)
     assert math.isfinite(evidence.log_ratio)
     assert abs(evidence.log_ratio) <= 1.0
@@ -68,8 +73,8 @@ def test_whatever_is_seen_evidence_stays_finite(canary: Side, rest: Side) -> Non
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(1.0, 1e6), st.floats(0.0, 1.0))
 def test_more_misses_of_the_canary_never_speak_for_it(
-    judged: float, few: float, more: float, others: float, missed: float
+    asked: float, few: float, more: float, others: float, missed: float
 ) -> None:
-    rest, less = Side(others, missed * others), min(few, more)
-    one, other = (Evidence().weighed(Side(judged, m * judged), rest).log_ratio for m in (less, max(few, more)))
+    rest, less = judged(others, missed * others), min(few, more)
+    one, other = (Evidence().weighed(judged(asked, m * asked), rest).log_ratio for m in (less, max(few, more)))
     assert one <= other + 1e-9

@@ -13,6 +13,7 @@ import enum
 import math
 
 from holdfast.domain.value import value
+from holdfast.policy.estimate.slo_budget import Verdicts
 
 WORSE = 2.0
 """Factor on the miss rate at which the canary is to be rejected."""
@@ -39,27 +40,15 @@ class Outcome(enum.Enum):
 
 
 @value
-class Side:
-    """Requests of some replicas over an interval: the number judged, and how many of them missed an objective."""
-
-    judged: float = 0.0
-    bad: float = 0.0
-
-    def plus(self, other: Side) -> Side:
-        """Return the sum of both sides."""
-        return Side(self.judged + other.judged, self.bad + other.bad)
-
-
-@value
 class Evidence:
     """Sum of log likelihood ratios, and the canary's requests behind it."""
 
     log_ratio: float = 0.0
     judged: float = 0.0
 
-    def weighed(self, canary: Side, rest: Side) -> Evidence:
+    def weighed(self, canary: Verdicts, rest: Verdicts) -> Evidence:
         """Return the evidence with the requests since the last tick added; impossible or empty sides add nothing."""
-        possible = all(math.isfinite(each.judged) and 0.0 <= each.bad <= each.judged for each in (canary, rest))
+        possible = all(math.isfinite(each.judged) and min(each.good, each.bad) >= 0.0 for each in (canary, rest))
         if not possible or min(canary.judged, rest.judged) <= 0.0:
             return self
         share = canary.judged / (canary.judged + rest.judged)

@@ -18,8 +18,9 @@ from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.batching.canary_test import Evidence, Outcome, Side
+from holdfast.policy.batching.canary_test import Evidence, Outcome
 from holdfast.policy.estimate.demand import replicas_for
+from holdfast.policy.estimate.slo_budget import NONE, Verdicts
 
 HYSTERESIS = 1.05
 """Factor on the rate that other limits must reach."""
@@ -86,8 +87,8 @@ class Situation:
     rate_rps: float
     cold_start_seconds: float
     wanted: Wanted | None = None
-    canary: Side = field(default_factory=Side)
-    rest: Side = field(default_factory=Side)
+    canary: Verdicts = NONE
+    rest: Verdicts = NONE
     canary_serves: bool = False
     canary_fails: bool = False
 

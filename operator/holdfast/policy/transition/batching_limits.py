@@ -10,7 +10,6 @@ from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.enginemodel.replica_model import EngineModel
-from holdfast.policy.batching.canary_test import Side
 from holdfast.policy.batching.controller import (
     HYSTERESIS,
     LEAST_BUDGET,
@@ -21,6 +20,7 @@ from holdfast.policy.batching.controller import (
     step,
     words,
 )
+from holdfast.policy.estimate.slo_budget import NONE, Verdicts, plus
 from holdfast.policy.view import Load, Selection, ServiceState
 
 LEAST_REQUESTS = 200.0
@@ -100,19 +100,20 @@ def _situation(
     )
 
 
-def sides(revisions: Iterable[RevisionTraffic], placement: Placement, share: float) -> tuple[Side, Side]:
+def sides(revisions: Iterable[RevisionTraffic], placement: Placement, share: float) -> tuple[Verdicts, Verdicts]:
     """What the revision on trial and the others did with their requests; a request that missed twice counts once."""
-    canary, rest = Side(), Side()
+    canary, rest = NONE, NONE
     for each in revisions:
         if each.accelerator != placement.accelerator:
             continue
         late = max(0.0, each.ttft_count - each.ttft_within) + max(0.0, each.tpot_count - each.tpot_within)
         judged = each.ttft_count + each.rejected
-        side = Side(share * judged, share * min(judged, late + each.rejected))
+        bad = min(judged, late + each.rejected)
+        verdicts = Verdicts(share * (judged - bad), share * bad)
         if each.revision == placement.revision:
-            canary = canary.plus(side)
+            canary = plus(canary, verdicts)
         else:
-            rest = rest.plus(side)
+            rest = plus(rest, verdicts)
     return canary, rest
 
 
