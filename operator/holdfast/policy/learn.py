@@ -35,6 +35,7 @@ from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_en
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
+from holdfast.policy.estimate.replica_capacity import Engines
 from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group
@@ -162,22 +163,18 @@ def _believe(
     Limits that differ from the spec's count, except limits on trial, which only one replica has. During a rollout
     engines of the old revision report too, so their reports say nothing about the new one.
     """
-    service, placements = observed.service, observed.service.placements
+    service, spec, placements = observed.service, observed.service.spec, observed.service.placements
     limits = {p.accelerator: p.batching if p.batching_before is None else p.batching_before for p in placements}
+    started = {name: each for name, each in limits.items() if each != BatchingLimits()}
     rolling = {p.accelerator for p in placements if p.rolling_out or not p.observed}
-    return replica_capacity.believe(
-        observed.known.supply.capacity,
-        service.spec,
-        requests.demand.lengths,
-        observed.seen,
-        model,
-        frozenset(loops),
-        {name: each for name, each in limits.items() if each != BatchingLimits()},
-        service.measured,
-        service.recalled,
-        {name: facts for name, facts in service.traffic.facts if name not in rolling},
-        classes,
-    )
+    measured = {result.accelerator: result for result in service.measured}
+    facts = {name: facts for name, facts in service.traffic.facts if name not in rolling}
+    engines = {
+        name: Engines(started.get(name, spec.batching), name in loops, measured.get(name), facts.get(name))
+        for name in (option.name for option in spec.accelerators)
+    }
+    known, lengths = observed.known.supply.capacity, requests.demand.lengths
+    return replica_capacity.believe(known, spec, lengths, observed.seen, model, engines, service.recalled, classes)
 
 
 def _window(observed: Observation, requests: DemandLearning, now: float) -> EvidenceWindow:

@@ -28,7 +28,7 @@ from holdfast.policy.estimate.capacity_evidence import (
 )
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.length_mix import PRIOR, Lengths, observe_lengths
-from holdfast.policy.estimate.replica_capacity import Capacity, believe
+from holdfast.policy.estimate.replica_capacity import Capacity, Engines, believe
 from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.memory import Memory
@@ -76,6 +76,10 @@ class Lawful(FixedRates):
 
 TWO = ("chat-1", "chat-2")
 BOTH = crc32(b"chat-1 chat-2")
+
+
+def reporting(facts: EngineFacts) -> dict[str, Engines]:
+    return {"h100": Engines(SPEC.batching, facts=facts)}
 
 
 def believed(model: FixedRates = MODEL) -> Capacity:
@@ -187,8 +191,8 @@ def test_time_per_token_tells_how_slow_steps_are_that_give_several_tokens(factor
     """A request of the law takes 0.2 s of work, which is in its prompt."""
     model, begun = Lawful({"h100": 4.0, "l40s": 2.0}, work_seconds=0.2), 1.0
     step = 0.02 * factor / (1.0 - begun * 0.2 * factor)
-    facts = {"h100": EngineFacts(accepted_drafts=accepted)}
-    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, facts=facts)
+    engines = reporting(EngineFacts(accepted_drafts=accepted))
+    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, engines)
     for _ in range(3):
         capacity = measure_steps(capacity, tpot(step / (1.0 + accepted), begun), "h100", model)
     assert capacity.beliefs[0].correction.slowness == pytest.approx(factor, rel=0.1)
@@ -228,7 +232,7 @@ def test_what_was_learned_of_an_accelerator_that_nobody_knows_stays() -> None:
 def test_the_cache_that_engines_report_counts_instead_of_the_data_sheets() -> None:
     model, seen = StepLawModel(), judge(traffic(1.0))
     by_sheet = believe(Capacity(), SPEC, Lengths(), seen, model)
-    told = believe(by_sheet, SPEC, Lengths(), seen, model, facts={"h100": EngineFacts(kv_tokens=5000.0)})
+    told = believe(by_sheet, SPEC, Lengths(), seen, model, reporting(EngineFacts(kv_tokens=5000.0)))
     assert told.beliefs[0].rate_rps < 0.3 * by_sheet.beliefs[0].rate_rps
     assert told.beliefs[1].rate_rps == by_sheet.beliefs[1].rate_rps
     silent = believe(told, SPEC, Lengths(), seen, model)
@@ -241,10 +245,10 @@ def test_what_was_learned_relative_to_another_law_is_forgotten() -> None:
     capacity = measure_steps(believe(Capacity(), spec, Lengths(), seen, model), tpot(0.05), "h100", model)
     assert capacity.beliefs[0].correction.looks == 1
     confirmed = EngineFacts(quantization="none", dtype="bfloat16", kv_dtype="auto", parallel_gpus=1)
-    same = believe(capacity, spec, Lengths(), seen, model, facts={"h100": confirmed})
+    same = believe(capacity, spec, Lengths(), seen, model, reporting(confirmed))
     assert same.beliefs[0].correction == capacity.beliefs[0].correction
     quantized = EngineFacts(quantization="awq_marlin")
-    other = believe(same, spec, Lengths(), seen, model, facts={"h100": quantized}).beliefs[0]
+    other = believe(same, spec, Lengths(), seen, model, reporting(quantized)).beliefs[0]
     assert (other.correction.looks, other.slowness, other.correction.steps.deviation) == (0, 1.0, 0.35)
     assert other.rate_rps > 1.1 * believe(Capacity(), spec, Lengths(), seen, model).beliefs[0].rate_rps
 
@@ -254,10 +258,10 @@ def test_what_status_recalls_counts_after_a_start_until_engines_report_and_at_no
     spec, model, seen = replace(SPEC, model_uri="Qwen/Qwen3-8B"), StepLawModel(), judge(traffic(1.0))
     recalled, quantized = Recalled(accelerator="h100", gain=1.2, slowness=1.5), EngineFacts(quantization="awq_marlin")
     started = believe(Capacity(), spec, Lengths(), seen, model, recalled=recalled)
-    reported = believe(started, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": quantized})
+    reported = believe(started, spec, Lengths(), seen, model, reporting(quantized), recalled)
     assert [each.beliefs[0].slowness for each in (started, reported)] == pytest.approx([1.5, 1.5])
     confirmed = EngineFacts(quantization="none", dtype="bfloat16", kv_dtype="auto", parallel_gpus=1)
-    edited = believe(reported, spec, Lengths(), seen, model, recalled=recalled, facts={"h100": confirmed})
+    edited = believe(reported, spec, Lengths(), seen, model, reporting(confirmed), recalled)
     assert (edited.beliefs[0].slowness, edited.beliefs[0].correction.looks) == (1.0, 0)
 
 
@@ -339,7 +343,9 @@ def test_steps_as_measured_go_before_what_tpot_suggests() -> None:
 def test_what_the_plugin_makes_of_time_per_token_says_nothing_about_how_fast_steps_are() -> None:
     """It lets answers wait up to their objective: the mean TPOT is what it chose, and the steps are as fast as ever."""
     model = Lawful({"h100": 4.0, "l40s": 2.0})
-    capacity = believe(Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, frozenset({"h100"}))
+    capacity = believe(
+        Capacity(), SPEC, Lengths(), judge(traffic(1.0)), model, {"h100": Engines(SPEC.batching, fast_loop=True)}
+    )
     assert measure_steps(capacity, tpot(0.03), "h100", model) == capacity
 
 

@@ -19,7 +19,7 @@ from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.decide import decide
 from holdfast.policy.estimate.benchmarked_capacity import mix_of, scaled
 from holdfast.policy.estimate.length_mix import Lengths
-from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
+from holdfast.policy.estimate.replica_capacity import Capacity, Correction, Engines, believe
 from holdfast.policy.memory import Memory
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, no_traffic, replicas, service, traffic
 
@@ -58,7 +58,8 @@ def log_normal(factor: float) -> NormalBelief:
 
 
 def capacity(*results: Measured, spec: ServiceSpec = CHAT.spec, memory: Capacity | None = None) -> Capacity:
-    return believe(memory or Capacity(), spec, Lengths(), NOTHING, MODEL, measured=results)
+    engines = {each.accelerator: Engines(spec.batching, benchmark=each) for each in results}
+    return believe(memory or Capacity(), spec, Lengths(), NOTHING, MODEL, engines)
 
 
 def predicted(result: Measured, slowness: float = 1.0) -> float:

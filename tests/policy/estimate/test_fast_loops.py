@@ -17,13 +17,14 @@ from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.estimate.fast_loops import DOUBT_SECONDS, FastLoops, watch_fast_loops
 from holdfast.policy.estimate.length_mix import PRIOR, Lengths
 from holdfast.policy.estimate.questions import AskedModel, Quota
-from holdfast.policy.estimate.replica_capacity import Capacity, Correction, believe
+from holdfast.policy.estimate.replica_capacity import Capacity, Correction, Engines, believe
 from tests.builders import L40S, NOW, service, traffic
 
 MODEL = StepLawModel()
 SPEC = replace(service().with_ttft(2.0).with_tpot(0.1).with_accelerators(L40S).spec, model_uri="Qwen/Qwen3-8B")
 CODE = Lengths(PRIOR._replace(prompt_tokens=20.0 * 2050.0, output_tokens=20.0 * 30.0))
 ON = frozenset({"l40s"})
+TUNING = {"l40s": Engines(SPEC.batching, fast_loop=True)}
 NOTHING = judge(traffic(1.0))
 
 
@@ -66,7 +67,8 @@ def test_a_clock_that_jumps_back_ends_a_doubt() -> None:
 
 
 def believed(lengths: Lengths = CODE, spec: ServiceSpec = SPEC, loops: frozenset[str] = ON) -> Capacity:
-    return believe(Capacity(), spec, lengths, NOTHING, MODEL, loops)
+    engines = {name: Engines(spec.batching, fast_loop=True) for name in loops}
+    return believe(Capacity(), spec, lengths, NOTHING, MODEL, engines)
 
 
 def test_with_the_fast_loop_a_replica_carries_what_the_best_limits_carry() -> None:
@@ -93,9 +95,9 @@ def test_a_belief_follows_the_fast_loop_and_forgets_a_gain_that_other_limits_had
     plain = believed(loops=frozenset())
     learned = Correction(load=NormalBelief(math.log(1.4), 0.1), looks=9, proven=True)
     gained = replace(plain, beliefs=(replace(plain.beliefs[0], correction=learned),))
-    tuned = believe(gained, SPEC, CODE, NOTHING, MODEL, ON)
+    tuned = believe(gained, SPEC, CODE, NOTHING, MODEL, TUNING)
     assert tuned.beliefs[0].correction == Correction(load=NormalBelief(0.0, 0.1), looks=9)
-    assert believe(tuned, SPEC, CODE, NOTHING, MODEL, ON) is tuned
+    assert believe(tuned, SPEC, CODE, NOTHING, MODEL, TUNING) is tuned
     assert believe(tuned, SPEC, CODE, NOTHING, MODEL).beliefs[0].rate == plain.beliefs[0].rate
 
 
@@ -103,19 +105,19 @@ def test_a_belief_follows_the_fast_loop_and_forgets_a_gain_that_other_limits_had
 def test_noise_in_the_lengths_moves_no_limits(noise: float) -> None:
     tuned = believed()
     noisy = Lengths(CODE.sums._replace(prompt_tokens=noise * CODE.sums.prompt_tokens))
-    assert believe(tuned, SPEC, noisy, NOTHING, MODEL, ON) is tuned
+    assert believe(tuned, SPEC, noisy, NOTHING, MODEL, TUNING) is tuned
 
 
 def test_where_a_tick_has_searched_enough_the_limits_of_before_hold() -> None:
     busy = AskedModel(MODEL, Quota(searches=0))
-    fresh = believe(Capacity(), SPEC, CODE, NOTHING, busy, ON)
+    fresh = believe(Capacity(), SPEC, CODE, NOTHING, busy, TUNING)
     assert fresh.beliefs[0].limits == BatchingLimits()
     assert fresh.beliefs[0].rate == believed(loops=frozenset()).beliefs[0].rate
-    assert believe(fresh, SPEC, CODE, NOTHING, busy, ON) is fresh
-    searched = believe(fresh, SPEC, CODE, NOTHING, MODEL, ON)
+    assert believe(fresh, SPEC, CODE, NOTHING, busy, TUNING) is fresh
+    searched = believe(fresh, SPEC, CODE, NOTHING, MODEL, TUNING)
     assert searched == believed()
     longer = Lengths(CODE.sums._replace(prompt_tokens=2.0 * CODE.sums.prompt_tokens))
-    assert believe(searched, SPEC, longer, NOTHING, busy, ON).beliefs[0].limits == searched.beliefs[0].limits
+    assert believe(searched, SPEC, longer, NOTHING, busy, TUNING).beliefs[0].limits == searched.beliefs[0].limits
 
 
 def test_a_search_takes_no_answer_from_anybody_else() -> None:

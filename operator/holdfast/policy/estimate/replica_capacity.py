@@ -159,12 +159,15 @@ class Belief:
 
 
 class Engines(NamedTuple):
-    """What is known of the engines on an accelerator besides the spec: who tunes them, and what they do."""
+    """What is known of the engines on an accelerator besides the spec.
 
-    fast_loop: bool
+    They are `started` with limits, maybe tune their own (`fast_loop`), were measured by a benchmark, and report facts.
+    """
+
     started: BatchingLimits
-    benchmark: Measured | None
-    facts: EngineFacts | None
+    fast_loop: bool = False
+    benchmark: Measured | None = None
+    facts: EngineFacts | None = None
 
 
 @value
@@ -197,11 +200,8 @@ def believe(
     lengths: Lengths,
     seen: Seen,
     model: EngineModel,
-    fast_loops: frozenset[str] = frozenset(),
-    tuned: Mapping[str, BatchingLimits] = MappingProxyType({}),
-    measured: tuple[Measured, ...] = (),
+    engines: Mapping[str, Engines] = MappingProxyType({}),
     recalled: Recalled = NOTHING,
-    facts: Mapping[str, EngineFacts] = MappingProxyType({}),
     shares: Mapping[str, float] = MappingProxyType({}),
 ) -> Capacity:
     """Update the beliefs; a belief whose inputs did not change materially is retained.
@@ -210,13 +210,11 @@ def believe(
     `scaling.max` in an emergency would remove replicas. While the model has no time, capacities shrink as the work of a
     request grows. For a new or edited spec the result is empty then.
 
-    `fast_loops` names the accelerators whose engines tune their own limits. `tuned` has the limits of accelerators that
-    differ from the spec's. `measured` has benchmark results of such engines. `recalled` is what was learned before a
-    restart; it is the first correction. `facts` has what engines of an accelerator report.
+    `engines` are known by accelerator. `recalled` is what was learned before a restart; it is the first correction.
     """
     same, memory = memory.spec is spec or memory.spec == spec, _of_mix(memory, shares)
-    engines = _engines(spec, fast_loops, tuned, measured, facts)
-    outdated = (_is_outdated(belief, engines[belief.option.name]) for belief in memory.beliefs)
+    by_spec = Engines(spec.batching)
+    outdated = (_is_outdated(belief, engines.get(belief.option.name, by_spec)) for belief in memory.beliefs)
     if same and not moved(memory.lengths, lengths) and not any(outdated):
         return memory if all(belief.searched for belief in memory.beliefs) else _searched(memory, spec, model)
     mix = lengths.mix(seen.prompt_lengths, seen.output_lengths)
@@ -224,7 +222,7 @@ def believe(
     judged_alike = memory.spec is not None and memory.spec.slo == spec.slo
     beliefs = []
     for option in spec.accelerators:
-        old, its = known.belief(option.name), engines[option.name]
+        old, its = known.belief(option.name), engines.get(option.name, by_spec)
         # Status also shows what this process has learned: it counts after a start only, until engines report facts.
         fresh = memory.spec is None or (old is not None and old.facts == EngineFacts() and old.correction.looks < 2)
         first = _first(spec, option, recalled) if fresh else Correction()
@@ -239,21 +237,6 @@ def believe(
             return _estimated(memory, mix) if same else Capacity()
         beliefs.append(replace(belief, rate=belief.rate.of_mix(memory.shares)))
     return Capacity(spec, lengths, mix, tuple(beliefs), memory.shares)
-
-
-def _engines(
-    spec: ServiceSpec,
-    fast_loops: frozenset[str],
-    tuned: Mapping[str, BatchingLimits],
-    measured: tuple[Measured, ...],
-    facts: Mapping[str, EngineFacts],
-) -> dict[str, Engines]:
-    """What is known of the engines of each accelerator."""
-    benchmarks = {result.accelerator: result for result in measured}
-    return {
-        name: Engines(name in fast_loops, tuned.get(name) or spec.batching, benchmarks.get(name), facts.get(name))
-        for name in (option.name for option in spec.accelerators)
-    }
 
 
 def _kept(old: Belief | None, option: AcceleratorOption, first: Correction, judged_alike: bool) -> Correction:
@@ -281,7 +264,7 @@ def _of_mix(memory: Capacity, shares: Mapping[str, float]) -> Capacity:
 
 def _is_outdated(belief: Belief, engines: Engines) -> bool:
     """Whether what the model was asked about has changed."""
-    asked = belief.fast_loop, belief.started, belief.scaled.measured
+    asked = belief.started, belief.fast_loop, belief.scaled.measured
     return belief.drifted or asked != engines[:3] or belief.facts is not belief.facts.updated(engines.facts)
 
 
