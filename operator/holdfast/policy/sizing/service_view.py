@@ -12,11 +12,7 @@ from holdfast.policy.estimate.batch_work import with_batch
 from holdfast.policy.estimate.class_budgets import spare_requests
 from holdfast.policy.estimate.cold_start import node_seconds
 from holdfast.policy.estimate.replica_capacity import same_engines
-from holdfast.policy.estimate.scheduled_minimum import (
-    NO_SCHEDULED_MINIMUMS,
-    ScheduledMinimums,
-    scheduled_minimums,
-)
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums, scheduled_minimums
 from holdfast.policy.health.replicas import group_on
 from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice, choose
@@ -101,8 +97,6 @@ def _scheduled(
 
     How long that took is learned anew with each replica: within the longest wait that may be none is let go.
     """
-    if not spec.schedules:
-        return NO_SCHEDULED_MINIMUMS
     waits = node_seconds(supply.cold_starts, settings)
     spare = settings.provisioning_seconds - waits if waits else 0.0
     return scheduled_minimums(spec.schedules, now, supply.lead_seconds + waits, cycle + spare)
