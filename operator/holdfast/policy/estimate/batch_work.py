@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 
 from holdfast.domain.service import BatchClass
-from holdfast.domain.signals import BatchClassTraffic, BatchTraffic, LengthHistogram
+from holdfast.domain.signals import BatchClassTraffic, LengthHistogram
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.demand import Peaks, remember_level
@@ -67,13 +67,11 @@ def watch_batch(memory: BatchWork, seen: Seen, classes: Sequence[BatchClass], le
     told = {each.name: each for each in seen.batch.classes} if usable else {}
     olds = [replace(known.get(each.name) or ClassWork(each), of=each) for each in classes]
     works = [_counted(old, told.get(old.of.name), kept, share, passed) for old in olds]
-    lengths = Lengths(before.sums.times(kept).plus(_sums(seen.batch).times(share)), now) if usable else before
+    batch = seen.batch
+    own = batch.done, batch.prompt_tokens, batch.output_tokens, batch.started_tokens
+    sums = Sums(*own, min(batch.cached_tokens, batch.started_tokens)).times(share)
+    lengths = Lengths(before.sums.times(kept).plus(sums), now) if usable else before
     return BatchWork(tuple([replace(each, asked=_asked(each, works, lead, now)) for each in works]), lengths)
-
-
-def _sums(batch: BatchTraffic) -> Sums:
-    own = batch.done, batch.prompt_tokens, batch.output_tokens
-    return Sums(*own, batch.started_tokens, min(batch.cached_tokens, batch.started_tokens))
 
 
 def _counted(before: ClassWork, told: BatchClassTraffic | None, kept: float, share: float, passed: float) -> ClassWork:

@@ -44,11 +44,12 @@ def watch_cold_starts(memory: ColdStarts, ready: tuple[Replica, ...], remembered
         (replica for replica in ready if replica.name not in (memory.known or ())),
         key=lambda replica: (replica.ready_at or 0.0, replica.name),
     )
-    waits = (*memory.waits, *map(_wait_seconds, fresh))[-REMEMBERED:]
-    if memory.known is None and remembered is not None and 0.0 < remembered < LONGEST_SECONDS:
+    waited = [each.placed_at - each.created_at for each in fresh]
+    waits = (*memory.waits, *(each if _is_possible(each) else 0.0 for each in waited))[-REMEMBERED:]
+    if memory.known is None and remembered is not None and _is_possible(remembered):
         return ColdStarts((remembered,), names, waits)
-    seconds = tuple(filter(None, map(_seconds, fresh)))
-    return ColdStarts((memory.seconds + seconds)[-REMEMBERED:], names, waits)
+    took = [each.ready_at - each.placed_at for each in fresh if each.ready_at is not None]  # without the wait for a GPU
+    return ColdStarts((*memory.seconds, *filter(_is_possible, took))[-REMEMBERED:], names, waits)
 
 
 def node_seconds(memory: ColdStarts, settings: PolicySettings) -> float:
@@ -63,13 +64,6 @@ def lead_seconds(memory: ColdStarts, timing: Timing, interval_seconds: float, se
     return start + max(timing.tick_seconds, 0.0) + max(timing.scrape_seconds, 0.0) + 0.5 * interval_seconds
 
 
-def _wait_seconds(replica: Replica) -> float:
-    """Return the time until the replica had a node; 0 where the times are inconsistent."""
-    waited = replica.placed_at - replica.created_at
-    return waited if 0.0 < waited < LONGEST_SECONDS else 0.0
-
-
-def _seconds(replica: Replica) -> float | None:
-    """Return the cold start without the wait for a GPU; None where the times are inconsistent."""
-    seconds = 0.0 if replica.ready_at is None else replica.ready_at - replica.placed_at
-    return seconds if 0.0 < seconds < LONGEST_SECONDS else None
+def _is_possible(seconds: float) -> bool:
+    """Return whether the times that this lies between are consistent."""
+    return 0.0 < seconds < LONGEST_SECONDS

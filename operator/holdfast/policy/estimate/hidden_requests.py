@@ -47,11 +47,6 @@ class Queue:
         """Requests that waited at every look of the last one or two intervals."""
         return min(self.least, self.before[0])
 
-    @property
-    def still(self) -> bool:
-        """Whether as many requests wait all the time."""
-        return max(self.most, self.before[1]) <= STILL * self.standing
-
 
 def watch_queue(memory: Queue, seen: Seen, ready: int, undisturbed: bool, now: float) -> Queue:
     """Add one look at the queue; where metrics have gaps, or replicas are sick or just left, nothing is known of it."""
@@ -76,7 +71,8 @@ def hidden_requests(queue: Queue, total: AcceleratorTraffic, ttft_seconds: float
     """
     if total.exact is not None or not queue.standing > most_waiting(total, ttft_seconds, interval_seconds):
         return 0.0
-    unknown = queue.standing * interval_seconds / ttft_seconds if queue.still and not total.aborted else 0.0
+    still = max(queue.most, queue.before[1]) <= STILL * queue.standing
+    unknown = queue.standing * interval_seconds / ttft_seconds if still and not total.aborted else 0.0
     flow = total.queue_flow or unknown
     shown = total.ttft_count + total.aborted + max(0.0, total.in_flight_growth)
     return min(flow - shown, MOST_HIDDEN * total.ttft_count) if flow > shown + CHANCE * math.sqrt(shown) else 0.0

@@ -8,7 +8,7 @@ requests, which the forecast of arrivals knows. What tells the two apart is what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.valid_traffic import Seen
@@ -77,7 +77,9 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
 
     Behind a long queue the cache fills with the backlog, and its growth says nothing about the load.
     """
-    used, total = math.fsum(_used(seen, kv_tokens)), seen.total
+    known = [(counts, kv_tokens[name]) for name, counts in seen.by_accelerator if name in kv_tokens]
+    used = math.fsum(each.kv_usage * each.engines * kv for each, kv in known if 0.0 <= each.kv_usage <= 1.0)
+    total = seen.total
     if not seen.fresh or total.waiting > MOST_WAITING * total.running:
         return KvCache(usual_tokens=memory.usual_tokens)
     if not used > 0.0:
@@ -85,8 +87,8 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
     passed = 0.0 if memory.counted_at is None else now - memory.counted_at
     memory = _with_each(memory, used, total.running, max(0.0, passed))
     if not passed > 0.0:
-        known = memory.counted_at == now
-        return memory if known else replace(memory, tokens=used, tokens_per_second=0.0, counted_at=now)
+        same = memory.counted_at == now
+        return memory if same else replace(memory, tokens=used, tokens_per_second=0.0, counted_at=now)
     expected = memory.tokens + memory.tokens_per_second * passed
     level = expected + -math.expm1(-passed / LEVEL_SECONDS) * (used - expected)
     trend = -math.expm1(-passed / TREND_SECONDS) * ((level - memory.tokens) / passed - memory.tokens_per_second)
@@ -98,13 +100,6 @@ def watch_kv_cache(memory: KvCache, seen: Seen, kv_tokens: Mapping[str, float], 
         stay_seconds=total.running / begun_rps if begun_rps > 0.0 else memory.stay_seconds,
         counted_at=now,
     )
-
-
-def _used(seen: Seen, kv_tokens: Mapping[str, float]) -> Iterator[float]:
-    """Yield the tokens in use by accelerator, where engines report a share of a cache that is known."""
-    for name, counts in seen.by_accelerator:
-        if name in kv_tokens and 0.0 <= counts.kv_usage <= 1.0:
-            yield counts.kv_usage * counts.engines * kv_tokens[name]
 
 
 def _with_each(memory: KvCache, held: float, running: float, passed: float) -> KvCache:

@@ -16,7 +16,7 @@ import math
 from dataclasses import replace
 
 from holdfast.api.reasons import Reason
-from holdfast.domain.cluster import Replica, ReplicaPhase
+from holdfast.domain.cluster import ReplicaPhase
 from holdfast.domain.signals import SignalState, still_seconds
 from holdfast.domain.snapshot import ServiceSnapshot, Timing
 from holdfast.domain.valid_traffic import Seen
@@ -108,7 +108,8 @@ class Sick:
 def watch_sick(memory: Sick, service: ServiceSnapshot, seen: Seen, now: float, timing: Timing) -> Sick:
     """Update the symptoms of the Ready replicas; without usable metrics they stay as they are."""
     traffic = service.traffic
-    if any(_was_restarted(replica, memory) for replica in service.replicas):
+    again = (each for each in service.replicas if each.name == memory.last and not each.can_be_chosen)
+    if any((replica.ready_at or 0.0) > memory.last_at for replica in again):
         memory = replace(memory, last=RESTARTED)
     if not memory.each and not (traffic.hung or traffic.silent or traffic.failing or traffic.lagging):
         return memory
@@ -125,11 +126,6 @@ def watch_sick(memory: Sick, service: ServiceSnapshot, seen: Seen, now: float, t
         each[name] = replace(found, sure=found.sure and name in traffic.hung)
     sick = replace(memory, each=tuple([each[name] for name in sorted(each)]))
     return _in_turn(replace(sick, doubted=1 < len(may_show[Reason.ENGINE_HUNG]) < 2 * len(sick.found)), now)
-
-
-def _was_restarted(replica: Replica, memory: Sick) -> bool:
-    """Return whether a group of pods serves again under the name of the one that counted as sick."""
-    return replica.name == memory.last and not replica.can_be_chosen and (replica.ready_at or 0.0) > memory.last_at
 
 
 def _may_show(service: ServiceSnapshot, now: float, interval_seconds: float) -> dict[Reason, frozenset[str]]:
@@ -176,11 +172,8 @@ def _in_turn(sick: Sick, now: float) -> Sick:
     name = sick.last if sick.last in names else next((each for each in shown if not quiet), "")
     if not name or sick.doubted:
         return sick
-    quiet_seconds = sick.quiet_seconds if name == sick.last else _cooldown_seconds(sick, now)
+    quiet_seconds = sick.quiet_seconds
+    if name != sick.last:
+        again = bool(sick.last) and now - sick.last_at < 2.0 * sick.quiet_seconds
+        quiet_seconds = min(LONGEST_QUIET_SECONDS, 2.0 * sick.quiet_seconds) if again else QUIET_SECONDS
     return replace(sick, last=name, last_at=now, quiet_seconds=quiet_seconds)
-
-
-def _cooldown_seconds(sick: Sick, now: float) -> float:
-    """Return the next cooldown: doubled where the last replacement did not help."""
-    again = bool(sick.last) and now - sick.last_at < 2.0 * sick.quiet_seconds
-    return min(LONGEST_QUIET_SECONDS, 2.0 * sick.quiet_seconds) if again else QUIET_SECONDS
