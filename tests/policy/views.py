@@ -17,7 +17,7 @@ from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.replica_capacity import Belief, Correction
 from holdfast.policy.estimate.scale_to_zero import Slumber
-from holdfast.policy.estimate.scheduled_minimum import NO_SCHEDULED_MINIMUMS
+from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums
 from holdfast.policy.estimate.slo_budget import Budget, SloState
 from holdfast.policy.health.replicas import Group, group_on
 from holdfast.policy.memory import Demand, ServiceMemory, Supply
@@ -64,7 +64,7 @@ def view(**changes: Any) -> View:
         "group": group,
         "others": (),
         "allocation": None,
-        "scheduled": NO_SCHEDULED_MINIMUMS,
+        "scheduled": ScheduledMinimums(),
         "slumber": Slumber.AWAKE,
         "idle_seconds": 0.0,
     }

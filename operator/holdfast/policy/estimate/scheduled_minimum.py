@@ -33,9 +33,6 @@ class ScheduledMinimums(NamedTuple):
     change_at: float = math.inf
 
 
-NO_SCHEDULED_MINIMUMS = ScheduledMinimums()
-
-
 def scheduled_minimums(
     schedules: Sequence[Schedule], now: float, lead_seconds: float, hold_seconds: float
 ) -> ScheduledMinimums:
@@ -44,8 +41,6 @@ def scheduled_minimums(
     Replicas requested a lead time in advance serve when the window opens. For another hold time before that, no replica
     is removed.
     """
-    if not schedules:
-        return NO_SCHEDULED_MINIMUMS
     lead, hold = _bounded(lead_seconds), _bounded(hold_seconds)
     near = [window for schedule in schedules for window in windows(schedule, now, now + lead + hold)]
     moments = (moment for window in near for moment in (window.opens_at - lead, window.opens_at, window.closes_at))
