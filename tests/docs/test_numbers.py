@@ -126,7 +126,7 @@ CAPACITY = (
     f"after {WORDS[growth.MOST_STEPS]} larger sizes without",
     f"better by {growth.BETTER:g}, the size returns",
     f"Another load (a factor of {growth.OTHER_LOAD:g})",
-    f"| least requests; least steps | {EVIDENCE.LEAST_REQUESTS:g}; {EVIDENCE.LEAST_STEPS:g} |",
+    f"| least requests; least steps | {evidence_window.LEAST_REQUESTS:g}; {EVIDENCE.LEAST_STEPS:g} |",
     f"| probing: load, step | {EVIDENCE.WELL_LOADED:g}, {percent(EVIDENCE.TRIED)} a minute |",
     f"new answers of the model a tick | {questions.QUESTIONS_PER_TICK}, and {questions.SEARCHES_PER_TICK} searches",
 )

@@ -16,7 +16,7 @@ from holdfast.enginemodel.mix import LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, work_seconds
 from holdfast.enginemodel.steplaw import StepLaw
 from holdfast.maths.normal_belief import NormalBelief
-from holdfast.policy.estimate.evidence_window import EvidenceWindow
+from holdfast.policy.estimate.evidence_window import LEAST_REQUESTS, EvidenceWindow
 from holdfast.policy.estimate.replica_capacity import FIRST_LOAD, Belief, Capacity, Correction, limited_to
 
 STEPS_DEVIATION, TPOT_DEVIATION, LOAD_DEVIATION = 0.05, 0.15, 0.25
@@ -36,9 +36,6 @@ BEHIND, CHANCE = 0.1, 3.0
 
 UNEVEN = 1.25
 """Load of the busiest replica, relative to the mean, from which on the others may have room."""
-
-LEAST_REQUESTS = 20.0
-"""Requests below which nothing is concluded."""
 
 LEAST_STEPS = 500.0
 """Engine steps below which their durations are not used; a busy engine makes that many in about ten seconds."""

@@ -12,6 +12,9 @@ from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.slo_budget import Verdicts, plus
 
+LEAST_REQUESTS = 20.0
+"""Requests below which nothing is concluded."""
+
 LOOK_SECONDS = 60.0
 """Length of an evidence window: observation and prediction are compared that often, so the correction is slow."""
 

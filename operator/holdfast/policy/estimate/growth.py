@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.domain.value import value
-from holdfast.policy.estimate.capacity_evidence import LEAST_REQUESTS
-from holdfast.policy.estimate.evidence_window import EvidenceWindow
+from holdfast.policy.estimate.evidence_window import LEAST_REQUESTS, EvidenceWindow
 
 BETTER = 0.05
 """Share of requests by which a larger size must serve more of them well."""
