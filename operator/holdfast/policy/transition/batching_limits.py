@@ -70,8 +70,11 @@ def _situation(
     held = state.spec.batching_fixed or state.spec.recommend_only or selection.belief.fast_loop
     option = state.spec.accelerator(placement.accelerator)
     free = not held and (option is None or option.nodes == 1)  # no group of pods can be the first one of a rollout
-    settled, left = _settled(state, selection), state.slo.budget_remaining
-    situation = Situation(
+    settled, left, interval = _settled(state, selection), state.slo.budget_remaining, state.seen.interval_seconds
+    share = min(1.0, passed_seconds / interval) if state.seen.fresh and interval > 0.0 else 0.0
+    canary, rest = sides(state.service.traffic.revisions, placement, share)
+    on_trial = _on_trial(selection)
+    return Situation(
         now=state.now,
         accelerator=placement.accelerator,
         limits=placement.batching,
@@ -85,14 +88,6 @@ def _situation(
         rate_rps=selection.belief.rate_rps,
         cold_start_seconds=state.supply.cold_starts.p90_seconds or state.supply.lead_seconds,
         wanted=memory.considered if free and settled else None,
-    )
-    if memory.trial is None and placement.batching_before is None:
-        return situation
-    share = min(1.0, passed_seconds / state.seen.interval_seconds) if state.seen.interval_seconds > 0.0 else 0.0
-    canary, rest = sides(state.service.traffic.revisions, placement, share if state.seen.fresh else 0.0)
-    on_trial = _on_trial(selection)
-    return replace(
-        situation,
         canary=canary,
         rest=rest,
         canary_serves=any(replica.name in on_trial for replica in selection.group.ready),
