@@ -32,20 +32,18 @@ def allocate(
     inventory: Inventory,
     now: float,
     settings: PolicySettings,
-    services: Sequence[ServiceSnapshot] | None = None,
+    services: Sequence[ServiceSnapshot] = (),
     caps: Iterable[GpuCap] = (),
 ) -> tuple[dict[ServiceKey, Allocation], Fleet]:
     """Return what the services that must give way may have, and what to remember.
 
-    GPUs that pods of other services hold are left out where the `services` are given. `caps` of namespaces bind at
-    once: nodes that come do not help.
+    GPUs that pods of other services hold are left out. `caps` of namespaces bind at once: nodes that come do not help.
     """
-    inventory = replace(inventory, caps=without(requests, caps, services or ()))
+    inventory = replace(inventory, caps=without(requests, caps, services))
     competing = bool(fleet.shortages) or any(request.short or request.waits for request in requests.values())
     if not competing and not any(map(_is_short, capped_pools(requests.values(), inventory))):
         return {}, Fleet()
-    if services is not None:
-        inventory = inventory.available_to(each for each in services if each.spec.key in requests)
+    inventory = inventory.available_to(each for each in services if each.spec.key in requests)
     promised, requests = requests, _housed(requests, inventory)
     pools = capacity_pools(requests.values(), inventory)
     capped = [pool for pool in pools if pool.cap and _is_short(pool)]
