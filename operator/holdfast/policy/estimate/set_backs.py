@@ -39,9 +39,9 @@ class SetBacks:
         """Return whether sizes are only recommended."""
         return 0.0 <= now - self.paused_at < self.pause_seconds
 
-    def lately(self, now: float) -> bool:
-        """Return whether a size was set back within the last two minutes."""
-        return any(0.0 <= now - at <= WITHIN_SECONDS for at in self.at)
+    def lately(self, now: float) -> tuple[float, ...]:
+        """Return when a size was set back within the last two minutes."""
+        return tuple([at for at in self.at if 0.0 <= now - at <= WITHIN_SECONDS])
 
     @property
     def ends_at(self) -> float:
@@ -107,8 +107,7 @@ def _set_back(service: ServiceSnapshot, decided: Iterable[PlacementTarget]) -> I
 
 
 def _recorded(memory: SetBacks, found: Placement, now: float) -> SetBacks:
-    lately = [at for at in memory.at if 0.0 <= now - at <= WITHIN_SECONDS]
-    told = replace(memory, at=(*lately, now)[-MOST_TIMES:], by=found.sized_by, workload=found.workload)
+    told = replace(memory, at=(*memory.lately(now), now)[-MOST_TIMES:], by=found.sized_by, workload=found.workload)
     if memory.paused(now) or not (memory.pause_seconds or len(told.at) == MOST_TIMES):
         return told
     pause = min(max(2.0 * memory.pause_seconds, FIRST_SECONDS), LONGEST_SECONDS)
