@@ -132,19 +132,16 @@ def learn_supply(
 
 
 def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Backoffs:
+    """Backoffs; the accelerator in use gets none while other services give up some of it, or were not asked to yet."""
     known, spec = observed.known, observed.service.spec
     before, backoffs = known.spec or spec, known.supply.backoffs
     if before.generation != spec.generation:
         backoffs = backoffs.after_edit(before, spec)
-    spot = frozenset(option.name for option in spec.accelerators if option.spot)
-    return watch_backoffs(backoffs, observed.groups, tick.now, tick.settings, _awaited(known, promise, tick), spot)
-
-
-def _awaited(known: ServiceMemory, promise: Promise | None, tick: Tick) -> str:
-    """The accelerator in use, as long as other services give up some of it, or were not asked to yet."""
     name, request = known.choice.accelerator, known.request
     asked = request is not None and request.short and request.option.name == name
-    return name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
+    awaited = name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
+    spot = frozenset(option.name for option in spec.accelerators if option.spot)
+    return watch_backoffs(backoffs, observed.groups, tick.now, tick.settings, awaited, spot)
 
 
 def _closing(before: Closing | None, groups: tuple[Group, ...], tick: Tick) -> Closing | None:

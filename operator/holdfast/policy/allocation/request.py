@@ -109,7 +109,7 @@ def _allowed(state: ServiceState, group: Group, want: int) -> int:
     """
     if not group.exists and _has_problem(state, UNMADE):
         return 0
-    placed, unplaced = _placed(group), _unplaced(group)
+    placed, unplaced = _placed(group), [*group.pending, *group.short, *_nowhere(group)]  # not all of them say so
     if _fails(group):
         return min(want, placed)
     if placed + len(unplaced) < group.size and _has_problem(state, REFUSALS):
@@ -121,11 +121,6 @@ def _allowed(state: ServiceState, group: Group, want: int) -> int:
 def _fails(group: Group) -> bool:
     """Its engines do; one on a node that does not answer says nothing of them."""
     return any(replica.reason != Reason.NODE_LOST for replica in group.failing) and not group.to_serve
-
-
-def _unplaced(group: Group) -> list[Replica]:
-    """Those without a node; not all of them say so."""
-    return [*group.pending, *group.short, *_nowhere(group)]
 
 
 def _placed(group: Group) -> int:

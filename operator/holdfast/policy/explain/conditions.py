@@ -454,7 +454,9 @@ def _reconciling(state: ServiceState, selection: Selection, minimum: Minimum) ->
         return True, broken[0], f"{_shares(state)}; {broken[1]}"
     paused = next((placement.workload.name for placement in state.service.placements if placement.paused), "")
     if rolling and (state.ready or paused):  # while none serves, it matters that they start
-        return True, Reason.ROLLOUT_UNDER_WAY, _rollout(state, paused)
+        resume = f"kubectl rollout resume -n {state.spec.key.namespace} deployment/{paused}"
+        told = f"the rollout of Deployment {paused} is paused; resume it to replace the replicas: {resume}"
+        return True, Reason.ROLLOUT_UNDER_WAY, told if paused else "replicas are being replaced"
     if state.starting or rolling or (not state.size and not minimum.at_zero):
         return True, Reason.REPLICAS_STARTING, _shares(state)
     return False, Reason.STEADY, "the cluster matches the last decision"
@@ -465,13 +467,6 @@ def _declared_are_ready(state: ServiceState, selection: Selection) -> bool:
     least = state.spec.min_replicas if state.spec.pinned_replicas is None else state.spec.pinned_replicas
     listed = ((group, selection.option(group.accelerator)) for group in state.groups)
     return sum(len(group.ready) for group, option in listed if option and not option.forbidden) >= max(1, least)
-
-
-def _rollout(state: ServiceState, paused: str) -> str:
-    if not paused:
-        return "replicas are being replaced"
-    resume = f"kubectl rollout resume -n {state.spec.key.namespace} deployment/{paused}"
-    return f"the rollout of Deployment {paused} is paused; resume it to replace the replicas: {resume}"
 
 
 def _stalled(state: ServiceState, selection: Selection, minimum: Minimum) -> Told:

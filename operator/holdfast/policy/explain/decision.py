@@ -17,7 +17,6 @@ from holdfast.domain.decision import (
 from holdfast.domain.valid_traffic import bad_by_cause
 from holdfast.policy.batching.controller import Batching
 from holdfast.policy.estimate import scale_to_zero, slo_budget
-from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.explain.conditions import conditions
 from holdfast.policy.explain.messages import describe, of_class, reason_for, restart
 from holdfast.policy.placement.choice import is_cheaper
@@ -34,7 +33,9 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
     `held` is done instead where people hold the size themselves.
     """
     state = view.state
-    free, belief = _free_verdict(view, sizes, batching), view.selection.belief
+    advised = advice(batching, view.selection) if state.spec.recommend_only else ""
+    told = "; ".join(filter(None, (describe(view, sizes), advised)))
+    free, belief = Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets), view.selection.belief
     verdict = held or free
     return Decision(
         key=state.spec.key,
@@ -66,13 +67,6 @@ def decision_of(view: View, sizes: Sizes, held: Verdict | None, batching: Batchi
     )
 
 
-def _free_verdict(view: View, sizes: Sizes, batching: Batching) -> Verdict:
-    """What follows from the load, also where people or another autoscaler hold the size."""
-    advised = advice(batching, view.selection) if view.state.spec.recommend_only else ""
-    told = "; ".join(filter(None, (describe(view, sizes), advised)))
-    return Verdict(sizes.action, reason_for(view, sizes), told, sizes.targets)
-
-
 def _holding(state: ServiceState, minimum: Minimum) -> bool:
     """Requests go to the activator before the last replica has gone, and until one serves again.
 
@@ -100,18 +94,17 @@ def _slo_view(state: ServiceState, load: Load) -> SloView:
         bad=bad_by_cause(state.seen, state.spec.slo),
         source=("engine" if budget.engine_timed else "exact") if budget.exact else "bounds",
         pending=pending,
-        classes=() if pending else tuple(map(_class, state.classes)) if state.spec.slo.classes else (),
+        classes=tuple(
+            ClassView(each.slo.name, each.slo.objective, said.attainment, said.budget_remaining, said.judged)
+            for each in (state.classes if state.spec.slo.classes and not pending else ())
+            for said in (each.state,)
+        ),
         hardest=state.objectives.name,
         batch=tuple(
             BatchView(each.of.name, each.unfinished, each.done_rps, each.of.finish_seconds)
             for each in state.demand.batch.classes
         ),
     )
-
-
-def _class(each: ClassState) -> ClassView:
-    state = each.state
-    return ClassView(each.slo.name, each.slo.objective, state.attainment, state.budget_remaining, state.judged)
 
 
 def _good_rps(rate_rps: float, last_minute: slo_budget.Verdicts) -> float | None:

@@ -36,10 +36,6 @@ class Allowance:
         """Return the dollars per hour that remain next to these replicas."""
         return math.inf if self.dollars_per_hour is None else self.dollars_per_hour - self.cost(sizes)
 
-    def takes(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether these replicas are allowed at the same time."""
-        return sum(sizes.values()) <= self.replicas and self.left(sizes) >= -1e-9
-
     def more(self, accelerator: str, existing: Mapping[str, int]) -> int:
         """Return the most replicas of an accelerator that are allowed in addition to the `existing` replicas."""
         own = self.lasting.get(accelerator, self.replicas) - existing.get(accelerator, 0)

@@ -119,4 +119,4 @@ def _both_fit(spec: ServiceSpec, best: Option, current: Option, ready: Mapping[s
     for name in current.parts_of(current.replicas):
         new, old = both.get(name, 0), ready.get(name, 0)
         both[name] = max(new, old) if stays else new + old
-    return allowance(spec).takes(both)
+    return sum(both.values()) <= spec.max_replicas and allowance(spec).left(both) >= -1e-9
