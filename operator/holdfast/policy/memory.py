@@ -168,16 +168,11 @@ Selector = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str, str, st
 """Resource, node labels and tolerations: an accelerator as the scheduler sees it, independent of its name."""
 
 
-@value
-class Shortage:
-    """Accelerators that proved short: the fleet allocates them until `until` (seconds).
+Shortages = Mapping[Selector, tuple[float, float]]
+"""Accelerators that proved short: until when the fleet allocates them, and for how many seconds.
 
-    After that they are requested again, to check whether nodes can be provisioned. `delay_seconds` doubles each time.
-    """
-
-    of: Selector
-    until: float
-    delay_seconds: float
+After that they are requested again, to check whether nodes can be provisioned. The second number doubles each time.
+"""
 
 
 @value
@@ -212,7 +207,7 @@ class FleetContext:
 class Fleet:
     """State of all services together."""
 
-    shortages: tuple[Shortage, ...] = ()
+    shortages: Shortages = field(default_factory=dict)
     promises: Mapping[ServiceKey, Promise] = field(default_factory=dict)
 
 

@@ -16,7 +16,7 @@ from holdfast.domain.signals import SignalState
 from holdfast.domain.taints import Taint, Toleration
 from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
-from holdfast.policy.memory import Fleet, Shortage
+from holdfast.policy.memory import Fleet
 from tests.builders import H100, NOW, ServiceView, accelerator, condition, node, replicas, service
 from tests.policy.contest import SETTINGS, Contest
 
@@ -195,12 +195,12 @@ def test_a_shortage_lasts_without_further_proof_and_is_put_to_the_test_ever_more
     requests = {request.key: request for request in (a_claim("chat", 8), a_claim("batch", 8))}
     calm = {key: replace(request, short=False) for key, request in requests.items()}
     _, known = allocate(requests, Fleet(), ONE_NODE, NOW, SETTINGS)
-    (first,) = known.shortages
-    assert first == Shortage(("nvidia.com/gpu", (), ()), NOW + 600.0, 600.0)
+    selector = ("nvidia.com/gpu", (), ())
+    assert known.shortages == {selector: (NOW + 600.0, 600.0)}
     assert allocate(calm, known, ONE_NODE, NOW + 599.0, SETTINGS)[0]
     assert allocate(calm, known, ONE_NODE, NOW + 600.0, SETTINGS)[0] == {}
     _, again = allocate(requests, known, ONE_NODE, NOW + 700.0, SETTINGS)
-    assert again.shortages == (Shortage(first.of, NOW + 1900.0, 1200.0),)
+    assert again.shortages == {selector: (NOW + 1900.0, 1200.0)}
     assert allocate(calm, again, Inventory((node("n1", 16),)), NOW + 701.0, SETTINGS) == ({}, Fleet())
 
 

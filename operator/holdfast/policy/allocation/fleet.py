@@ -7,6 +7,7 @@ did so a short while ago). Where nodes may still come, asking for more is what m
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.policy.allocation.capacity_pool import CapacityPool, capacity_pools, capped_pools
 from holdfast.policy.allocation.plan import share
 from holdfast.policy.capacity_request import Allocation, CapacityRequest
-from holdfast.policy.memory import Fleet, Promise, Selector, Shortage
+from holdfast.policy.memory import Fleet, Promise, Selector, Shortages
 from holdfast.policy.settings import PolicySettings
 
 
@@ -50,7 +51,7 @@ def allocate(
     tight = [pool for pool in pools if not pool.cap and _is_short(pool)]
     contested = _contested(tight)
     known = _watched(fleet.shortages, contested, now, settings)
-    active = {shortage.of for shortage in known if now < shortage.until}
+    active = {of for of, (until, _) in known.items() if now < until}
     scarce = [pool for pool in contested if any(_selector(request) in active for request in pool.requests)]
     inner = [pool for pool in tight if pool not in scarce and any(pool.keys <= wider.keys for wider in scarce)]
     scarce += capped
@@ -117,21 +118,19 @@ def _selector(request: CapacityRequest) -> Selector:
 
 
 def _watched(
-    shortages: tuple[Shortage, ...], tight: Iterable[CapacityPool], now: float, settings: PolicySettings
-) -> tuple[Shortage, ...]:
+    before: Shortages, tight: Iterable[CapacityPool], now: float, settings: PolicySettings
+) -> dict[Selector, tuple[float, float]]:
     """Note what is found to be short; what fits is forgotten."""
-    before = {shortage.of: shortage for shortage in shortages}
-    found: dict[Selector, Shortage] = {}
+    found: dict[Selector, tuple[float, float]] = {}
     for request, waits in [(request, pool.waits) for pool in tight for request in pool.requests]:
         of = _selector(request)
-        known = before.get(of)
-        if (request.short or waits) and (known is None or now >= known.until):
-            last = 0.0 if known is None else known.delay_seconds
+        until, last = before.get(of, (-math.inf, 0.0))
+        if (request.short or waits) and now >= until:
             delay = min(max(settings.retry_seconds, 2.0 * last), settings.longest_retry_seconds)
-            found[of] = Shortage(of, now + delay, delay)
-        elif known is not None:
-            found.setdefault(of, known)
-    return tuple(found[of] for of in sorted(found))
+            found[of] = now + delay, delay
+        elif of in before:
+            found.setdefault(of, before[of])
+    return found
 
 
 Holders = Mapping[str, Sequence[CapacityRequest]]
