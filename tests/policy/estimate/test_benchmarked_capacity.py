@@ -17,9 +17,8 @@ from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.maths.normal_belief import NormalBelief
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.benchmarked_capacity import mix_of, scaled
 from holdfast.policy.estimate.length_mix import Lengths
-from holdfast.policy.estimate.replica_capacity import Capacity, Correction, Engines, believe
+from holdfast.policy.estimate.replica_capacity import Capacity, Correction, Engines, believe, mix_of, scaled
 from holdfast.policy.memory import Memory
 from tests.builders import H100, L40S, NOW, ServiceView, a_snapshot, no_traffic, replicas, service, traffic
 

@@ -51,14 +51,13 @@ from holdfast.observe.signals import foreign_engines
 from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.estimate.batch_work import BatchAsk, ClassWork
-from holdfast.policy.estimate.benchmarked_capacity import Scaled
 from holdfast.policy.estimate.cold_start import ColdStarts
 from holdfast.policy.estimate.demand import Peaks
 from holdfast.policy.estimate.evidence_window import EvidenceWindow
 from holdfast.policy.estimate.forecast import Forecast
 from holdfast.policy.estimate.growth import Growth
 from holdfast.policy.estimate.kv_cache import KvCache
-from holdfast.policy.estimate.replica_capacity import Belief, Correction
+from holdfast.policy.estimate.replica_capacity import Belief, Correction, Scaled
 from holdfast.policy.estimate.scale_to_zero import Idle, Slumber
 from holdfast.policy.estimate.scheduled_minimum import scheduled_minimums
 from holdfast.policy.estimate.set_backs import SetBacks

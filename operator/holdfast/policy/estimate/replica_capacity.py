@@ -2,7 +2,7 @@
 
 Two normal beliefs make up the one about the capacity: how long steps take, and what a replica carries beyond what the
 model concludes from that. The prior is their first evidence. Where a benchmark measured such an engine, the model's
-answer is first scaled to the measurement (see `measured`).
+answer is first scaled to the measurement (see `Scaled`).
 
 Source: docs/designs/0010-capacity-on-the-tick.md, docs/designs/0021-refutable-belief.md.
 """
@@ -23,10 +23,9 @@ from holdfast.domain.snapshot import Recalled
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.hardware import same_hardware
-from holdfast.enginemodel.mix import LengthMix
+from holdfast.enginemodel.mix import DEFAULT_CV, LengthMix
 from holdfast.enginemodel.replica_model import EngineModel, ReplicaRate, same_law
 from holdfast.maths.normal_belief import REFUTED, NormalBelief
-from holdfast.policy.estimate.benchmarked_capacity import Scaled, scaled
 from holdfast.policy.estimate.length_mix import Lengths, moved
 
 NOTHING = Recalled()
@@ -42,6 +41,21 @@ SLOW = 1.25
 
 FIRST_STEPS, FIRST_LOAD = NormalBelief(0.0, 0.15), NormalBelief(0.0, 0.1)
 """Beliefs before the first evidence; that about steps gets the deviation of its prior."""
+
+
+@value
+class Scaled:
+    """A benchmark's result, and the factor by which it scales the model; 1 where they cannot be compared.
+
+    The engine model answers for any lengths, objectives and limits, but is wrong by some factor. A benchmark is
+    accurate for one combination of them. The factor makes the model reproduce the measurement under the conditions of
+    the benchmark. It is computed at the current belief about slowness, so that a correction of step times is not
+    counted twice.
+    """
+
+    measured: Measured | None = None
+    factor: float = 1.0
+    compared: bool = False
 
 
 @value
@@ -153,8 +167,9 @@ class Belief:
     @property
     def confidence(self) -> float:
         """Confidence (0..1): the prior's, rising towards one with every evidence window."""
-        observed = self.correction.looks / (self.correction.looks + 5.0)
-        prior = self.scaled.confidence(self.rate.confidence)
+        observed, prior = self.correction.looks / (self.correction.looks + 5.0), self.rate.confidence
+        if self.scaled.compared and (measured := self.scaled.measured) and measured.rate_rps > 0.0:
+            prior = max(prior, 1.0 - min(1.0, measured.standard_error_rps / measured.rate_rps))
         return prior + (1.0 - prior) * observed
 
 
@@ -312,6 +327,32 @@ def _belief(
         facts=engine.facts,
         doubtful=hoped is None or (hoped.feasible and not rate.feasible),
     )
+
+
+def scaled(
+    measured: Measured | None,
+    spec: ServiceSpec,
+    option: AcceleratorOption,
+    model: EngineModel,
+    slowness: float,
+    fast_loop: bool,
+) -> Scaled | None:
+    """Return the factor that makes the model reproduce the measurement; None where no model time is left this tick."""
+    if measured is None:
+        return Scaled()
+    engine, mix = replace(spec, slo=measured.slo, batching=measured.batching), mix_of(measured)
+    limits = model.best_limits(engine, option, mix, slowness) if fast_loop else measured.batching
+    found = None if limits is None else model.rate(replace(engine, batching=limits), option, mix, slowness)
+    if found is None:
+        return None
+    factor = measured.rate_rps / found.rate_rps if found.rate_rps > 0.0 else 0.0
+    return Scaled(measured, factor, compared=True) if 0.0 < factor < math.inf else Scaled(measured)
+
+
+def mix_of(measured: Measured) -> LengthMix:
+    """Return the length mix of the requests of a benchmark."""
+    cv = DEFAULT_CV if measured.length_cv is None else measured.length_cv
+    return LengthMix.from_means(measured.prompt_tokens, measured.output_tokens, prompt_cv=cv, output_cv=cv)
 
 
 def same_engines(old: ServiceSpec, new: ServiceSpec) -> bool:
