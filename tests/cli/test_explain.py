@@ -298,7 +298,7 @@ async def test_a_record_that_no_operator_ever_had_ends_nothing(monkeypatch: pyte
         raise ZeroDivisionError
 
     monkeypatch.setattr("holdfast.control.status.decision_record.read", lambda _: None)
-    monkeypatch.setattr("holdfast.control.status.decision_record.decided_again", fail)
+    monkeypatch.setattr("holdfast.control.status.replay.decided_again", fail)
     assert "Today       unknown: this version cannot replay the record: ZeroDivisionError" in await at_nine("any")
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.control.status import decision_record
-from holdfast.control.status.decision_record import DecisionRecord, Unreadable, decided_again, read, record_of, written
+from holdfast.control.status.decision_record import DecisionRecord, Unreadable, read, record_of, written
+from holdfast.control.status.replay import decided_again
 from holdfast.domain.cluster import GpuCap, NodeOffer
 from holdfast.domain.decision import Decision
 from holdfast.domain.node_inventory import Inventory

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.control.status.decision_record import DecisionRecord, decided_again, read, record_of, written
+from holdfast.control.status.decision_record import DecisionRecord, read, record_of, written
+from holdfast.control.status.replay import decided_again
 from holdfast.domain.service import AcceleratorOption, ServiceKey
 from holdfast.policy.decide import decide, decide_alone
 from holdfast.policy.memory import FleetContext

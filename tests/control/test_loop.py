@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.api.conditions import TRANSIENT
 from holdfast.api.crd import LLMSERVICE
-from holdfast.control.status.decision_record import Records, decided_again, read
+from holdfast.control.status.decision_record import Records, read
+from holdfast.control.status.replay import decided_again
 from holdfast.control.tick.loop import ClusterReader, Loop
 from holdfast.control.tick.served_crds import ServedCrds
 from holdfast.domain.cluster import GpuCap, NodeOffer, Replica, ReplicaPhase

@@ -19,7 +19,7 @@ from holdfast.api.quantities import counted
 from holdfast.cli import reading
 from holdfast.cli.reading import Body
 from holdfast.cli.terminal import printable
-from holdfast.control.status import decision_record
+from holdfast.control.status import decision_record, replay
 from holdfast.control.status.explanation import explained
 from holdfast.control.status.report import iso
 from holdfast.page.model import finite
@@ -103,7 +103,7 @@ def made_again(events: Iterable[Body], at: datetime.datetime) -> tuple[Body, str
     except decision_record.Unreadable as problem:
         return {}, str(problem)
     try:
-        decision = decision_record.decided_again(made_from)
+        decision = replay.decided_again(made_from)
     except Exception as problem:  # of values that no operator ever had
         return {}, f"this version cannot replay the record: {type(problem).__name__}"
     if decision is None:

@@ -13,12 +13,9 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.domain.cluster import NodeOffer
-from holdfast.domain.decision import Decision
 from holdfast.domain.service import AcceleratorOption, ServiceKey, ServiceSpec
 from holdfast.domain.snapshot import Snapshot
 from holdfast.domain.taints import Taint, are_tolerated
-from holdfast.enginemodel.replica_model import EngineModel
-from holdfast.policy.decide import STEP_LAW, decide_alone
 from holdfast.policy.memory import FleetContext, Memory, ServiceMemory
 from holdfast.policy.settings import PolicySettings
 
@@ -122,15 +119,6 @@ def _unpacked(text: str) -> bytes:
     if not unpack.eof:
         raise Unreadable("the record is truncated or too long")
     return plain
-
-
-def decided_again(record: DecisionRecord, model: EngineModel = STEP_LAW) -> Decision | None:
-    """Replay the record with this code, under the allocation of that moment.
-
-    None if this code would not decide yet.
-    """
-    decision, _ = decide_alone(record.snapshot, record.memory, record.context, record.settings, model)
-    return decision
 
 
 @cache
