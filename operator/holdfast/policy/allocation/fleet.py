@@ -49,7 +49,9 @@ def allocate(
     pools = capacity_pools(requests.values(), inventory)
     capped = [pool for pool in pools if pool.cap and _is_short(pool)]
     tight = [pool for pool in pools if not pool.cap and _is_short(pool)]
-    contested = _contested(tight)
+    # What a service that is alone in a pool waits for is taken from nobody.
+    rivals = frozenset[ServiceKey]().union(*(pool.keys for pool in tight if len(pool.requests) > 1 or pool.paired))
+    contested = [pool for pool in tight if pool.keys & rivals]
     known = _watched(fleet.shortages, contested, now, settings)
     active = {of for of, (until, _) in known.items() if now < until}
     scarce = [pool for pool in contested if any(_selector(request) in active for request in pool.requests)]
@@ -86,12 +88,6 @@ def _promised(
                 known = before.get(request.key, new)
                 goes_on = known.accelerator == new.accelerator and known.since <= now
                 yield request.key, known if goes_on else new
-
-
-def _contested(tight: list[CapacityPool]) -> list[CapacityPool]:
-    """Leave out those of a service that is alone there: what it waits for is taken from nobody."""
-    keys = frozenset[ServiceKey]().union(*(pool.keys for pool in tight if len(pool.requests) > 1 or pool.paired))
-    return [pool for pool in tight if pool.keys & keys]
 
 
 def _housed(requests: Mapping[ServiceKey, CapacityRequest], inventory: Inventory) -> dict[ServiceKey, CapacityRequest]:

@@ -50,9 +50,6 @@ class Growth:
         return self.steps >= MOST_STEPS
 
 
-NONE = Growth()
-
-
 def watch_growth(
     memory: Growth, accelerator: str, size: int, evidence: EvidenceWindow, carried_rps: float, missed: bool
 ) -> Growth:
@@ -63,7 +60,7 @@ def watch_growth(
     if evidence.verdicts.judged < LEAST_REQUESTS:
         return memory
     if not missed or evidence.highest_rps >= carried_rps:
-        return NONE
+        return Growth()
     good, served = 1.0 - evidence.verdicts.bad_share, evidence.begun / evidence.replica_seconds
     found = Growth(accelerator, size, good, evidence.rate_rps * size, served * size, largest=size)
     same_load = 1.0 / OTHER_LOAD < found.rate_rps / max(memory.rate_rps, 1e-9) < OTHER_LOAD

@@ -74,14 +74,11 @@ class Idle:
         return 0.0 if self.busy_at is None else max(0.0, now - self.busy_at)
 
 
-AWAKE = Idle()
-
-
 def watch(memory: Idle, service: ServiceSnapshot, seen: Seen, now: float) -> Idle:
     """Record one tick; a service that may not scale to zero, or has no activator, has an empty state."""
     activator = service.activator
     if activator is None or service.spec.min_replicas > 0:
-        return AWAKE
+        return Idle()
     asked, doubtful = _has_requests(memory, activator, seen, _sizes(service), now)
     started = memory.busy_at is None or memory.busy_at > now
     paused = memory.quiet_seconds(now) if asked and not started else 0.0
