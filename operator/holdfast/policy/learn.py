@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -101,7 +102,10 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
 def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:
     known, service = observed.known, observed.service
     old = headroom.recalled(service.recalled.quantile) if known.decided_at is None else known.demand.headroom
-    frozen = known.limited or observed.seems_sick or observed.engine_fault
+    # Requests are lost to a broken engine: more headroom would not help.
+    broken = any(group.failing or group.ailing for group in observed.groups)
+    broken = broken or observed.seen.failed > observed.seen.late + observed.seen.refused
+    frozen = known.limited or observed.seems_sick or broken
     belief = known.supply.capacity.belief(known.choice.accelerator)
     judged = helped(classes, belief)
     return headroom.follow(old, judged, level_rps, frozen, observed.starting, known.short, known.ample)
@@ -139,7 +143,9 @@ def _backoffs(observed: Observation, promise: Promise | None, tick: Tick) -> Bac
         backoffs = backoffs.after_edit(before, spec)
     name, request = known.choice.accelerator, known.request
     asked = request is not None and request.short and request.option.name == name
-    awaited = name if not asked or (promise is not None and promise.holds(name, tick.now, tick.settings)) else ""
+    waited = math.inf if promise is None or promise.accelerator != name else tick.now - promise.since
+    # A service that does not give up its GPUs in time may never do so.
+    awaited = name if not asked or 0.0 <= waited < tick.settings.yielding_seconds else ""
     spot = frozenset(option.name for option in spec.accelerators if option.spot)
     return watch_backoffs(backoffs, observed.groups, tick.now, tick.settings, awaited, spot)
 
@@ -191,7 +197,8 @@ def _measured(
     before, key = observed.known.decided_at, observed.service.spec.key
     if not observed.whole or before is None or not a_minute_ended(key, before, now):
         return beliefs
-    undisturbed = observed.undisturbed and window.settled(now)
+    # The same replicas have served for at least one counting interval.
+    undisturbed = observed.undisturbed and window.since is not None and now >= window.since
     for group in observed.used:
         found = capacity_evidence.step_evidence(observed.seen, group.accelerator, len(group.ready), undisturbed)
         if found is not None:

@@ -37,7 +37,6 @@ from holdfast.policy.estimate.slo_budget import Budget
 from holdfast.policy.health.backoff import Backoffs
 from holdfast.policy.health.sick import Sick
 from holdfast.policy.placement.choice import Choice
-from holdfast.policy.settings import PolicySettings
 
 
 @value
@@ -181,13 +180,6 @@ class Promise:
 
     accelerator: str
     since: float
-
-    def holds(self, accelerator: str, now: float, settings: PolicySettings) -> bool:
-        """Return whether to keep waiting for these GPUs.
-
-        A service that does not give up its GPUs in time may never do so.
-        """
-        return accelerator == self.accelerator and 0.0 <= now - self.since < settings.yielding_seconds
 
 
 @value

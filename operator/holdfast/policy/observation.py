@@ -50,13 +50,6 @@ class Observation:
         """Replicas of one kind of hardware serve, and none starts or leaves."""
         return self.whole and not self.starting and _alike(self.service.spec, self.used)
 
-    @property
-    def engine_fault(self) -> bool:
-        """Requests are lost to a broken engine: more headroom would not help."""
-        seen = self.seen
-        broken = any(group.failing or group.ailing for group in self.groups)
-        return seen.failed > seen.late + seen.refused or broken
-
 
 def observe(service: ServiceSnapshot, known: ServiceMemory, tick: Tick) -> Observation:
     """Judge what was observed, and sort replicas by what they are worth."""

@@ -109,9 +109,15 @@ def helped(states: Sequence[ClassState], belief: Belief | None) -> Sequence[Clas
 
 
 def spare_requests(states: Sequence[ClassState], belief: Belief | None, level_rps: float) -> float:
-    """Return how many requests may still be bad: those of the hardest of the classes that replicas help."""
+    """Return how many requests of a window may still be bad at this level of arrivals of all; at least 0.
+
+    They are those of the hardest of the classes that replicas help.
+    """
     found = hardest(helped(states, belief))
-    return found.state.allowed_requests(found.slo, level_rps)
+    state, slo = found.state, found.slo
+    bad = 0.0 if state.attainment is None else (1.0 - state.attainment) * state.judged
+    expected = max(state.judged, level_rps * state.share * slo.window_seconds)
+    return max(0.0, slo.budget_share * expected - bad) / state.share
 
 
 def hardest(states: Sequence[ClassState]) -> ClassState:

@@ -45,10 +45,6 @@ class EvidenceWindow:
     failed: float = 0.0
     replicas: int = 0
 
-    def settled(self, now: float) -> bool:
-        """Return whether the same replicas have served for at least one counting interval."""
-        return self.since is not None and now >= self.since
-
     @property
     def rate_rps(self) -> float:
         """Requests per second that arrived at the mean replica."""

@@ -106,12 +106,6 @@ class SloState:
     judged: float
     share: float = 1.0
 
-    def allowed_requests(self, slo: Slo, level_rps: float) -> float:
-        """Return how many requests may still be bad in a window at this level of arrivals of all; at least 0."""
-        bad = 0.0 if self.attainment is None else (1.0 - self.attainment) * self.judged
-        expected = max(self.judged, level_rps * self.share * slo.window_seconds)
-        return max(0.0, slo.budget_share * expected - bad) / self.share
-
 
 def budget_from_history(history: History, slo: Slo, now: float) -> Budget:
     """Rebuild the budget from the history of Prometheus; samples with impossible numbers are skipped.
