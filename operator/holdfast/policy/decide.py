@@ -55,7 +55,7 @@ def decide(
     for each in in_turn:
         allocation = allocations.get(each.key)
         if not each.failed and _attempt(each, partial(each.conclude, allocation), failed) and recorded:
-            recorded(each.key, FleetContext(allocation, each.promise, each.model.unanswered))
+            recorded(each.key, FleetContext(allocation, each.promise, tuple(each.model.unanswered)))
     decisions = tuple([each.decision for each in passes if each.decision is not None])
     return decisions, Memory({each.key: each.memory for each in passes}, fleet)
 

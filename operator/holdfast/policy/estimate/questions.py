@@ -57,12 +57,7 @@ class AskedModel:
         self._quota = quota
         self._skipped = frozenset(unanswered)
         self._number = -1
-        self._unanswered: list[int] = []
-
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        """Numbers of the questions that were not answered."""
-        return tuple(self._unanswered)
+        self.unanswered: list[int] = []
 
     def rate(self, spec: ServiceSpec, option: AcceleratorOption, mix: LengthMix, slowness: float) -> ReplicaRate | None:
         question = (_engine(spec), spec.slo, option, mix, on_grid(slowness, SLOWNESS_GRID))
@@ -85,7 +80,7 @@ class AskedModel:
         granted = self._quota is None or self._quota.grants(question, key)
         found = answer() if granted and self._number not in self._skipped else None
         if found is None:
-            self._unanswered.append(self._number)
+            self.unanswered.append(self._number)
         return found
 
 

@@ -44,11 +44,6 @@ class SetBacks:
         return tuple([at for at in self.at if 0.0 <= now - at <= WITHIN_SECONDS])
 
     @property
-    def ends_at(self) -> float:
-        """The end of the pause, or the last set-back if that was later: what comes soon after belongs to it."""
-        return max(self.paused_at + self.pause_seconds, *self.at[-1:], 0.0)
-
-    @property
     def told(self) -> str:
         """What happens, what follows, and what to do; the same words for the whole pause."""
         until = utc(self.paused_at + self.pause_seconds, "%Y-%m-%d %H:%M")
@@ -79,7 +74,9 @@ def watch(
         return SetBacks(paused_at=now - FIRST_SECONDS, pause_seconds=FIRST_SECONDS)
     if edited:
         return replace(memory, paused_at=now - memory.pause_seconds)
-    known = memory if -memory.pause_seconds <= now - memory.ends_at <= WITHIN_SECONDS else NONE
+    # What comes soon after the end of the pause belongs to it, or after the last set-back if that was later.
+    ended_at = max(memory.paused_at + memory.pause_seconds, *memory.at[-1:], 0.0)
+    known = memory if -memory.pause_seconds <= now - ended_at <= WITHIN_SECONDS else NONE
     found = next(_set_back(service, decided or ()), None)
     return known if found is None else _recorded(known, found, now)
 

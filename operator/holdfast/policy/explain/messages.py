@@ -313,7 +313,7 @@ def _switch(state: ServiceState, selection: Selection) -> tuple[Reason, str]:
         whose = of_class(option.belief.rate)
         return Reason.SLO_INFEASIBLE, f"{option.name} cannot meet the objectives{whose} even without load"
     needed = f"the load needs {counted(option.replicas, f'{option.name} replica')}"
-    if option.bounded:
+    if option.allowed < option.replicas and option.most == option.allowed:
         return Reason.SWITCHING_ACCELERATOR, f"{needed}, but the spec allows only {option.allowed}"
     if not option.fits:
         return Reason.CAPACITY_LIMITED, f"{needed}, but only {option.most} can be placed"

@@ -90,11 +90,6 @@ class Option:
         return self.forbidden, self.backoff is not None, not self.belief.feasible, missing, not self.fits
 
     @property
-    def bounded(self) -> bool:
-        """Whether the spec permits fewer replicas than the demand needs, whatever is available."""
-        return self.allowed < self.replicas and self.most == self.allowed
-
-    @property
     def rank(self) -> tuple[tuple[bool, bool, bool, float, bool], float, float, bool, int]:
         """Sort key: unhindered options first, then by served share, cost per good request and list order."""
         is_fallback = self.pair is not None and not self.belief.option.spot
