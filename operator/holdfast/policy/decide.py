@@ -13,9 +13,8 @@ from holdfast.policy.allocation.fleet import allocate
 from holdfast.policy.capacity_request import Allocation
 from holdfast.policy.estimate.questions import AskedModel, Quota
 from holdfast.policy.memory import Fleet, FleetContext, Memory, ServiceMemory
-from holdfast.policy.settings import PolicySettings
+from holdfast.policy.settings import PolicySettings, Tick, tick_of
 from holdfast.policy.steps import ServicePass
-from holdfast.policy.tick import Tick, tick_of
 
 DEFAULTS = PolicySettings()
 STEP_LAW = StepLawModel()

@@ -42,7 +42,7 @@ from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Closing, Demand, Promise, ServiceMemory, Supply
 from holdfast.policy.observation import Observation, observe
-from holdfast.policy.tick import Tick
+from holdfast.policy.settings import Tick
 from holdfast.policy.view import ServiceState
 
 

@@ -15,7 +15,7 @@ from holdfast.policy.estimate.hidden_requests import hidden_requests, watch_queu
 from holdfast.policy.health.replicas import Group, anything_starting, group_replicas
 from holdfast.policy.health.sick import Sick, watch_sick
 from holdfast.policy.memory import ServiceMemory, Supply
-from holdfast.policy.tick import Tick
+from holdfast.policy.settings import Tick
 
 
 @value

@@ -18,9 +18,9 @@ from holdfast.policy.explain.decision import decision_of
 from holdfast.policy.explain.messages import HARD_BOUNDS
 from holdfast.policy.learn import learn, with_history
 from holdfast.policy.memory import Last, Memory, ServiceMemory, facts
+from holdfast.policy.settings import Tick
 from holdfast.policy.sizing.proposal import Sizes
 from holdfast.policy.sizing.service_view import view_of, within
-from holdfast.policy.tick import Tick
 from holdfast.policy.transition.batching_limits import tune
 from holdfast.policy.transition.pinned import held_verdict
 from holdfast.policy.transition.queue_limit import follow

@@ -18,10 +18,9 @@ from holdfast.policy.memory import ServiceMemory, Supply
 from holdfast.policy.placement.choice import Choice, choose
 from holdfast.policy.placement.on_demand_pair import together
 from holdfast.policy.placement.options import describe_options
-from holdfast.policy.settings import PolicySettings
+from holdfast.policy.settings import PolicySettings, Tick
 from holdfast.policy.sizing.minimum import minimum_of
 from holdfast.policy.sizing.replacement import replacement_of
-from holdfast.policy.tick import Tick
 from holdfast.policy.view import Load, Selection, ServiceState, View
 
 
