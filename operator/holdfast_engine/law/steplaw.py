@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast_engine.law import leastsquares, steptimes
-from holdfast_engine.law.arithmetic import Law, Mix, linear_seconds
+from holdfast_engine.law.arithmetic import Law, Mix
 from holdfast_engine.law.leastsquares import FEATURES, PRIOR_STEPS, PRODUCTS, SHAPE_STEPS, STRATA, TERMS, UNITS
 
 Rows = Any
@@ -96,11 +96,11 @@ def came(
     lone: int,
 ) -> None:
     """Find what the results of a step say of its time: see steptimes.came."""
-    terms, expected = rows[STEP], math.inf
+    terms, law, expected = rows[STEP], rows[LAW], math.inf
     terms[0], terms[1], terms[2] = 1.0, prefill / UNITS[1], decodes / UNITS[2]
     terms[3], terms[4] = kv / UNITS[3], pairs / UNITS[4]
-    if has_law(rows):
-        expected = linear_seconds(law_of(rows), prefill, decodes, kv, pairs)
+    if rows[STATE][HAS_LAW] > 0.0:
+        expected = law[0] + law[1] * prefill + law[2] * decodes + law[3] * kv + law[4] * pairs
     if steptimes.came(rows[TIMES], terms, expected, ahead, replayed, launched_at, now, lone):
         _learn(rows)
 
@@ -123,18 +123,18 @@ def update(rows: Rows) -> None:
 
 def _learn(rows: Rows) -> None:
     """Add the window that has just closed to its stratum."""
-    row, state = rows[TIMES], rows[STATE]
+    row, state, law = rows[TIMES], rows[STATE], rows[LAW]
     terms, seconds = row[steptimes.WINDOW : steptimes.WINDOW_SECONDS], row[steptimes.WINDOW_SECONDS]
     sums = rows[leastsquares.stratum_of(row[steptimes.LARGEST_PREFILL], terms[2] / terms[0])]
     weight, measured = 1.0, state[MEASURED] > 0.0
-    if has_law(rows):
-        law = law_of(rows)
+    if state[HAS_LAW] > 0.0:
         prefill, decodes, kv, pairs = terms[1] * UNITS[1], terms[2] * UNITS[2], terms[3] * UNITS[3], terms[4] * UNITS[4]
-        expected = law.c0 * (terms[0] - 1.0) + linear_seconds(law, prefill, decodes, kv, pairs)
+        expected = law[0] + law[1] * prefill + law[2] * decodes + law[3] * kv + law[4] * pairs
+        expected = law[0] * (terms[0] - 1.0) + expected
         seconds = leastsquares.plausible_seconds(seconds, expected, measured)
         if measured:
             weight = leastsquares.window_weight(seconds, expected)
-            _follow(rows, leastsquares.lag(sums, rows[LAW], seconds, expected))
+            _follow(rows, leastsquares.lag(sums, law, seconds, expected))
     leastsquares.add_window(sums, terms, seconds, weight)
 
 
