@@ -14,6 +14,7 @@ from holdfast_engine.objectives.rules import LONGEST_WAIT_SECONDS, SERVICE_CLASS
 # that leaves at the wrong moment does not change what all verdicts are called.
 MOST_ENGINE_TIMED = 0.02
 _VERDICTS = 256
+_FIRST, _GONE = ReportKind.FIRST, ReportKind.GONE
 _BEGINS, _ENDS = (ReportKind.STARTED, ReportKind.ARRIVED), (ReportKind.LAST, ReportKind.GONE)
 # An API server that takes longer than this for a request is asked at once for the age of the next one.
 NOTICED_SECONDS = 0.05
@@ -123,26 +124,26 @@ class ClientTimes:
         request_id = self._names.get(report.name)
         if request_id is None:
             self._note_unknown(report, now)
-        elif report.kind in _BEGINS:
-            self._begin(request_id, report, now)
+        elif report.kind is _FIRST:
+            self._take_first(request_id, report.at, now)
         elif report.kind in _ENDS:
             self._take_end(request_id, report, now)
-        elif report.kind is ReportKind.FIRST:
-            self._take_first(request_id, report.at, now)
+        elif report.kind in _BEGINS:
+            self._begin(request_id, report, now)
 
     def _note_unknown(self, report: Report, now: float) -> None:
         """Reports overtake the requests that they are about, which queue on their way to the engine."""
-        if report.kind is ReportKind.HELD:
+        if report.kind in _BEGINS and report.name not in self._held:
+            self._early[report.name], self._resumed = (report, self._resumed), None
+            if len(self._early) > _MOST_UNKNOWN:
+                del self._early[next(iter(self._early))]
+        elif report.kind is ReportKind.HELD:
             self._hold(report, now)
         elif report.kind is ReportKind.RESUMED:
             self._resumed, _ = self._held.pop(report.name, (None, 0.0))
         elif report.name in self._held:
             self._end_held(report.name, now)
-        elif report.kind in _BEGINS:
-            self._early[report.name], self._resumed = (report, self._resumed), None
-            if len(self._early) > _MOST_UNKNOWN:
-                del self._early[next(iter(self._early))]
-        elif report.kind is not ReportKind.FIRST:
+        elif report.kind is not _FIRST:
             self._early.pop(report.name, None)
 
     def _hold(self, report: Report, now: float) -> None:
@@ -163,7 +164,7 @@ class ClientTimes:
             self.lag.add(now, lag)
 
     def _take_end(self, request_id: str, report: Report, now: float) -> None:
-        if report.kind is ReportKind.GONE:
+        if report.kind is _GONE:
             self._ledger.unfollow(request_id)
         else:
             lag = self._ledger.write_last(request_id, report.at, now)

@@ -11,10 +11,10 @@ import hashlib
 import mmap
 import os
 import struct
-import zlib
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 # At 100 requests per second, with three reports each, this is half a minute.
 SLOTS = 8192
@@ -27,7 +27,7 @@ _COUNT_AT, _OPEN_AT = 16, 24
 _BODY = struct.Struct("=16sdQI")
 _CHECKSUM = struct.Struct("=I")
 _REPORT = struct.Struct("=16sdQII")
-_REPORT_BYTES = _REPORT.size
+_BODY_BYTES, _REPORT_BYTES = _BODY.size, _REPORT.size
 
 
 class ReportKind(enum.IntEnum):
@@ -89,7 +89,7 @@ class WrittenWriter:
         """Publish a report."""
         body = _BODY.pack(name, at, self._count, kind)
         begin = _HEADER.size + self._count % self._slots * _REPORT_BYTES
-        self._map[begin : begin + _REPORT_BYTES] = body + _CHECKSUM.pack(zlib.crc32(body))
+        self._map[begin : begin + _REPORT_BYTES] = body + _CHECKSUM.pack(crc32(body))
         self._count += 1
         # One store: pack_into would write zeros first.
         self._map[_COUNT_AT : _COUNT_AT + _COUNT.size] = _COUNT.pack(self._count)
@@ -140,16 +140,20 @@ class WrittenReader:
             return []
         # In one read, or two where they go round the end of the ring.
         turn = min(count, (first // slots + 1) * slots)
-        return [*self._reports(first, turn, slots), *self._reports(turn, count, slots)]
+        return self._reports(first, turn, slots) + self._reports(turn, count, slots)
 
     def _reports(self, first: int, end: int, slots: int) -> list[Report]:
+        if first == end:
+            return []
         found, block = [], self._pread((end - first) * _REPORT_BYTES, _HEADER.size + first % slots * _REPORT_BYTES)
-        for place in range(len(block) // _REPORT_BYTES):
-            begin = place * _REPORT_BYTES
-            name, at, number, kind, checksum = _REPORT.unpack_from(block, begin)
-            known = number == first + place and kind in _KINDS
-            if known and zlib.crc32(block[begin : begin + _BODY.size]) == checksum:
-                found.append(Report(_KINDS[kind], name, at))
+        whole = block[: len(block) // _REPORT_BYTES * _REPORT_BYTES]
+        expected, begin = first, 0
+        for name, at, number, kind, checksum in _REPORT.iter_unpack(whole):
+            known = _KINDS.get(kind) if number == expected else None
+            if known is not None and crc32(block[begin : begin + _BODY_BYTES]) == checksum:
+                found.append(Report(known, name, at))
+            expected += 1
+            begin += _REPORT_BYTES
         return found
 
     def _look(self, skip: bool) -> None:
