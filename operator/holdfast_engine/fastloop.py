@@ -18,6 +18,7 @@ from holdfast_engine.law import arithmetic
 from holdfast_engine.law.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.law.features import Features, Output, step_features
 from holdfast_engine.law.steplaw import StepLawFit
+from holdfast_engine.law.steptimes import KINDS, kind_of
 from holdfast_engine.objectives import rules
 from holdfast_engine.objectives.claims import class_of, header_key
 from holdfast_engine.objectives.handover import KEY, Handover, forget_blocks, handover_of
@@ -39,6 +40,7 @@ LONGEST_TRANSIT_SECONDS = 10.0
 FIT_SECONDS = 1.0
 FIT_STEPS = 16
 _NONE = math.nan
+_NO_LAW = (_NONE,) * len(LAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class FastLoop:
         self._known: dict[str, Request] = {}
         self._starting: dict[str, Request] = {}
         self._pending: deque[_Pending] = deque()
+        graphs = capacity.graphs
+        self._edge_tokens, self._replays = graphs.assumed_edge_tokens, tuple(map(graphs.replays, range(KINDS)))
         self._depth = 0
         self._pace = Paces()
         self._tpot_seconds = _NONE
@@ -115,16 +119,14 @@ class FastLoop:
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._results_at: float | None = None
-        self._next_fit = float("-inf")
-        self._next_record = float("-inf")
+        self._next_fit = self._next_record = float("-inf")
         self._emptied = False
         self._told_of_waiting = False
         self._told = (0, False)
         self._active = self._balanced = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
-        self._prefill_tps = _NONE
-        self._peak_tps = _NONE
+        self._prefill_tps = self._peak_tps = _NONE
         self._decodes = 0
         self._slowness = 1.0
         self._outlook: Outlook | None = None
@@ -312,20 +314,23 @@ class FastLoop:
         if output.total_num_scheduled_tokens:
             self._time_step(output, now)
             self._pace.step(now)
-        starting = (*self._starting.items(), *self.batch.interrupted.items())
-        for name, request in [each for each in starting if each[1].num_output_tokens]:
-            self._starting.pop(name, None)
-            self.ledger.first_token(name, now)
-            if name in self.batch.names:
-                self.batch.start(request)
-                continue  # its tokens may come at any pace
-            entry = self.ledger.entry(name)
-            self._pace.start(name, now, SERVICE_CLASS if entry is None else entry.request_class.name)
+        if self._starting or self.batch.interrupted:
+            self._note_first_tokens(now)
         self.finish(finished, now)
-        if self.fit.pending_steps >= FIT_STEPS and now >= self._next_fit:
+        if now >= self._next_fit and self.fit.pending_steps >= FIT_STEPS:
             self._next_fit = now + FIT_SECONDS
             self.fit.update()
             self._plan()
+
+    def _note_first_tokens(self, now: float) -> None:
+        starting = (*self._starting.items(), *self.batch.interrupted.items())
+        for name, request in [each for each in starting if each[1].num_output_tokens]:
+            self._starting.pop(name, None)
+            entry = self.ledger.first_token(name, now)
+            if name in self.batch.names:
+                self.batch.start(request)
+                continue  # its tokens may come at any pace
+            self._pace.start(name, now, SERVICE_CLASS if entry is None else entry.request_class.name)
 
     def finish(self, names: Iterable[str], now: float | None = None) -> None:
         """Judge requests that have left the engine; names that are unknown or judged already are passed over."""
@@ -354,9 +359,10 @@ class FastLoop:
 
     def is_record_due(self) -> bool:
         """Whether to publish now: some time has passed, or the last published request has left or started."""
-        settled = self._emptied or (self._told_of_waiting and not self._any_waits)
-        if not settled and self._last_update < self._next_record:
-            return False
+        if self._last_update < self._next_record:
+            settled = self._emptied or (self._told_of_waiting and not self._any_waits)
+            if not settled:
+                return False
         self._emptied = False
         self._next_record = self._last_update + RECORD_SECONDS
         return True
@@ -365,7 +371,6 @@ class FastLoop:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
         ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
         self._told_of_waiting, self._told = self._any_waits, (ledger.judged, self.client_times.are_known)
-        coefficients = [_NONE] * len(LAW) if law is None else list(law)
         return [
             self.mode,
             ledger.own.unjudged,
@@ -376,7 +381,7 @@ class FastLoop:
             arithmetic.tps(ahead.prefill_tokens, ahead.step_seconds),
             self._prompts.mean_tokens,
             self._prompts.computed_share,
-            *coefficients,
+            *(_NO_LAW if law is None else law),
             self.fit.error,
             self._lag_seconds,
             # Published between two steps: as many are in flight next as the last time, unless the engine ran empty.
@@ -600,7 +605,7 @@ class FastLoop:
     def _free_after(self, output: Output) -> int:
         """Sequences that may start next, those of batch among them; none where requests wait although the step had
         tokens left: memory lacks."""
-        if self._any_waits and output.total_num_scheduled_tokens < self.step_limits.tokens_per_step:
+        if output.total_num_scheduled_tokens < self.step_limits.tokens_per_step and self._any_waits:
             return 0
         running = self._running - self.batch.running + len(output.scheduled_new_reqs)
         return max(0, self.step_limits.active_sequences - running)
@@ -608,19 +613,24 @@ class FastLoop:
     def _time_step(self, output: Output, now: float) -> None:
         """Count the time since the step before, and find what it says of this step and of those launched ahead."""
         came_at, self._results_at = now if self._results_at is None else self._results_at, None
-        if not any(step.output is output for step in self._pending):
+        pending = self._pending
+        if not pending or (pending[0].output is not output and all(step.output is not output for step in pending)):
             return
-        while (step := self._pending.popleft()).output is not output:
+        while (step := pending.popleft()).output is not output:
             pass  # vLLM gave it up: results come in the order of steps
         seconds = now - self._last_update
         self.fit.observe(*step.features, seconds)
         if self.fit.law is not None:
             self._slowness = arithmetic.moved_slowness(self._slowness, self.fit.law, *step.features, seconds)
         self._last_update = now
-        graphs, ahead, launched_at = self._capacity.graphs, -1, step.launched_at
-        if self._pending:
-            newest = self._pending[-1]
-            ahead, launched_at = graphs.kind(newest.features), newest.launched_at
-        own, replayed = graphs.kind(step.features), ahead < 0 or graphs.replays(ahead)
-        lone = own if step.alone and not graphs.replays(own) else -1
+        ahead, launched_at = -1, step.launched_at
+        if pending:
+            newest = pending[-1]
+            ahead, launched_at = self._kind(newest.features), newest.launched_at
+        own, replayed = self._kind(step.features), ahead < 0 or self._replays[ahead]
+        lone = own if step.alone and not self._replays[own] else -1
         self.fit.came(step.features, ahead, replayed, launched_at, came_at, lone)
+
+    def _kind(self, step: Features) -> int:
+        """How a step is launched."""
+        return kind_of(step.prefill, step.decodes, self._edge_tokens)

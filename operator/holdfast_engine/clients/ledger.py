@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast_engine.objectives.rules import Ending, Objectives, RequestClass, RequestVerdict, judge
 
@@ -18,8 +19,7 @@ BAD = (RequestVerdict.TTFT, RequestVerdict.TPOT, RequestVerdict.E2E, RequestVerd
 LONGEST_WRITE_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(NamedTuple):
     """How a request left the engine."""
 
     ending: Ending
@@ -168,11 +168,12 @@ class Ledger:
             given_up.append(name)
         return given_up
 
-    def first_token(self, request_id: str, now: float) -> None:
-        """Note when the first token came."""
+    def first_token(self, request_id: str, now: float) -> Entry | None:
+        """Note when the first token came; returns the request as `entry`."""
         entry = self._open.get(request_id)
         if entry is not None and entry.first_token is None:
             entry.first_token = now
+        return entry
 
     def end(self, request_id: str, ending: Ending, now: float, output_tokens: int) -> None:
         """Judge a request that left the engine, unless that was done when its deadline passed.

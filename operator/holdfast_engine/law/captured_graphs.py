@@ -6,9 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast_engine.law.features import Features
-from holdfast_engine.law.steptimes import kind_of
-
 # vLLM's largest CUDA graph by default, in tokens (`max_cudagraph_capture_size`, config/vllm.py of 0.32).
 USUAL_EDGE_TOKENS = 512.0
 
@@ -31,10 +28,6 @@ class CapturedGraphs:
         With one kind for both, a long launch passes for waiting for the GPU, and prompts seem to cost nothing.
         """
         return USUAL_EDGE_TOKENS if math.isinf(self.edge_tokens) else self.edge_tokens
-
-    def kind(self, step: Features) -> int:
-        """How a step is launched, as steptimes.kind_of."""
-        return kind_of(step.prefill, step.decodes, self.assumed_edge_tokens)
 
     def replays(self, kind: int) -> bool:
         """Whether one graph holds a step of this kind (see steptimes)."""

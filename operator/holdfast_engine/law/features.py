@@ -46,6 +46,8 @@ def step_features(output: Output, drafts: int) -> Features:
     """Features of a step; a request with more than one token, beyond its drafts, computes a piece of its prompt."""
     scheduled, cached = output.num_scheduled_tokens, output.scheduled_cached_reqs
     prefill, pairs, kv, decodes = 0, 0.0, sum(cached.num_computed_tokens), len(cached.req_ids)
+    if not output.scheduled_new_reqs and output.total_num_scheduled_tokens == len(scheduled):
+        return Features(0, decodes, kv + decodes, 0.0)  # one token each, as in most steps
     chunks = [(scheduled[new.req_id], new.num_computed_tokens) for new in output.scheduled_new_reqs]
     # Tokens beyond one each that are still to be found; requests within their prompt are the last ones in the list.
     beyond = output.total_num_scheduled_tokens - len(scheduled) - sum(tokens - 1 for tokens, _ in chunks)

@@ -131,6 +131,8 @@ class Limits:
     """The lowest TTFT and the lowest TPOT of these."""
     has_max_shares: bool = field(init=False, repr=False, compare=False)
     """Whether a class may have a share of the tokens at most."""
+    longest_wait: float = field(init=False, repr=False, compare=False)
+    """What `longest_wait_seconds` finds."""
 
     def __post_init__(self) -> None:
         own = RequestClass(SERVICE_CLASS, self.objectives)
@@ -144,6 +146,9 @@ class Limits:
         )
         object.__setattr__(self, "tightest", Objectives(ttft_seconds, tpot_seconds))
         object.__setattr__(self, "has_max_shares", any(each.max_share is not None for each in self.claimable))
+        late_after = max(each.objectives.ttft_seconds for each in self.claimable if not each.is_batch)
+        longest_wait = max(self.max_queued_seconds or LONGEST_WAIT_SECONDS, late_after)
+        object.__setattr__(self, "longest_wait", longest_wait)
 
     def may_claim(self, each: RequestClass) -> bool:
         """Whether a header may claim this class; without a header a request has the service's own."""
@@ -276,8 +281,7 @@ def longest_wait_seconds(limits: Limits) -> float:
 
     Batch requests are not ended.
     """
-    ttft_seconds = max(each.objectives.ttft_seconds for each in limits.claimable if not each.is_batch)
-    return max(limits.max_queued_seconds or LONGEST_WAIT_SECONDS, ttft_seconds)
+    return limits.longest_wait
 
 
 def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: float) -> float:

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 # Share of the started prompt tokens that goes to late requests while others can still be in time: a late request is
 # worth nothing to the objective, but somebody may still be waiting for it.
@@ -25,8 +25,7 @@ _COMPACT_ABOVE = 64
 Item = TypeVar("Item", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What a request's place follows from, in seconds and tokens.
 
     `start_by` is the last moment at which starting it still brings its first token in time; of the requests
@@ -132,7 +131,7 @@ class DeadlineOrder(Generic[Item]):
     @property
     def urgent_count(self) -> int:
         """All other items."""
-        return len(self) - self.batch_count
+        return len(self._front) + len(self._entries) - (self.batch_count if self._batch else 0)
 
     @property
     def any_may_start(self) -> bool:
@@ -159,8 +158,10 @@ class DeadlineOrder(Generic[Item]):
 
     def advance(self, now: float) -> None:
         """Begin a step at this time."""
-        self._now = max(self._now, now)
-        self._taken.clear()
+        if now > self._now:
+            self._now = now
+        if self._taken:
+            self._taken = {}
         # A full engine asks for no head, and still wants to know what has become late.
         self._settle()
 

@@ -34,6 +34,7 @@ class StatsWriter:
         scratch.replace(path)
         self._size = size
         self._numbers = _numbers(size)
+        self._begins = _begin(0, size), _begin(1, size)
         self._sequence = 0
 
     def write(self, values: Sequence[float]) -> None:
@@ -41,7 +42,7 @@ class StatsWriter:
         if len(values) != self._size:
             raise ValueError(f"{len(values)} numbers for a file of {self._size}")
         record, number = self._numbers.pack(*values), self._sequence + 1
-        begin = _begin(number, self._size)
+        begin = self._begins[number % 2]
         self._map[begin : begin + len(record)] = record
         # In one store: pack_into writes zeros first, which two looks at the number may both meet.
         self._map[_SEQUENCE_AT : _SEQUENCE_AT + _SEQUENCE.size] = _SEQUENCE.pack(number)
