@@ -27,7 +27,7 @@ from holdfast.twin.arrays.timers import Floats, Integers
 from holdfast.twin.pods.cluster import EPOCH_SECONDS
 from holdfast.twin.policy_port import Move
 from holdfast.twin.replica.capacity import Bench, LengthPairs
-from holdfast.twin.runs.results import attainment, attains, gpu_hours
+from holdfast.twin.runs.results import attainment, attains, gpu_hours, no_batch
 from holdfast.twin.runs.run import Finished, simulate
 from holdfast.twin.scenarios.declared_service import Declared, engine_kind
 from holdfast.twin.scenarios.scenario import AcceleratorEntry, Scenario
@@ -161,12 +161,10 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: Accelera
 
 def without_batch(each: Declared) -> Workload:
     """The requests that are demand."""
-    load, of_class = each.workload, each.workload.of_class
-    if of_class is None:
-        return load
-    demand = ~np.array([False, *(one.kind == "Batch" for one in each.service.spec.slo.classes)])[of_class]
-    columns = (load.at, load.prompt_tokens, load.output_tokens, load.cached_tokens)
-    return Workload(*(column[demand] for column in columns))
+    load = each.workload
+    demand = no_batch(load, (one.name for one in each.service.spec.slo.classes), each.spec.slo)
+    tokens = load.prompt_tokens[demand], load.output_tokens[demand], load.cached_tokens[demand]
+    return Workload(load.at[demand], *tokens)
 
 
 def work_seconds(load: Workload, kind: EngineSpec) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.domain.service import Slo
 from holdfast.twin.arrays import state_arrays
-from holdfast.twin.arrays.fleet import EngineFleet
+from holdfast.twin.arrays.fleet import EngineFleet, Workload
 from holdfast.twin.arrays.timers import Floats
 from holdfast.twin.pods.cluster import Service
 from holdfast.twin.runs.run import Finished
@@ -84,10 +85,15 @@ def counted(run: Finished, service: Service) -> NDArray[np.bool_]:
 
 def _judged(service: Service) -> NDArray[np.bool_]:
     """Requests that are no batch."""
-    of_class = service.fleet.workload.of_class
-    if of_class is None:
-        return np.ones(len(service.fleet.workload), bool)
-    return np.array([slo is not None for slo in _by_number(service)])[of_class]
+    return no_batch(service.fleet.workload, service.class_names, service.spec.slo)
+
+
+def no_batch(load: Workload, names: Iterable[str], slo: Slo) -> NDArray[np.bool_]:
+    """Which requests are no batch: of all classes with these names, the others have objectives in `slo`."""
+    if load.of_class is None:
+        return np.ones(len(load), bool)
+    judged = {each.name for each in slo.classes}
+    return np.array([True, *(name in judged for name in names)])[load.of_class]
 
 
 def attainment(run: Finished, service: Service) -> float:
