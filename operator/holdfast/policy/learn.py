@@ -28,8 +28,8 @@ from holdfast.policy.estimate.class_budgets import (
     account_classes,
     class_states,
     classes_from_history,
+    evidence_of,
     helped,
-    in_one_budget,
     shares,
 )
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
@@ -96,7 +96,7 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         activator_misses=misses,
         batch=watch_batch(old.batch, seen, service.spec.batch, lead, now),
     )
-    return DemandLearning(demand, classes, arrived, in_one_budget(verdicts.latest, classes, slo))
+    return DemandLearning(demand, classes, arrived, evidence_of(verdicts.latest, classes, slo))
 
 
 def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:

@@ -142,6 +142,23 @@ def test_requests_from_before_there_were_classes_are_the_service_s_own() -> None
     assert (decision.slo.hardest, round(decision.slo.attainment or 0.0, 2)) == ("", 0.81)
 
 
+def test_requests_in_time_do_not_hide_a_late_class_from_what_is_learned_of_the_capacity() -> None:
+    urgent = Slo(0.3, 0.05, 0.99, 3600.0, name="urgent", priority=10)
+    rare = dataclasses.replace(urgent, name="rare")
+
+    def gain(**late: float) -> float:
+        """What replicas carry more than the model says, at more load than it says; so many req/s of a class are bad."""
+        load = {"": (29.0, 0.0), "urgent": (11.0, 0.0), "rare": (0.2, 0.0)}
+        load |= {name: (load[name][0] - bad, bad) for name, bad in late.items()}
+        _, memory = last(load, 900.0, with_classes(urgent, rare))
+        return memory.services[PLAIN.spec.key].supply.capacity.beliefs[0].correction.gain
+
+    assert gain() > 1.1
+    assert gain(urgent=0.05) == pytest.approx(gain()), "which is no more than its objective allows"
+    assert gain(urgent=0.3) == 1.0, "0.7 % of all requests, 2.7 % of its own"
+    assert gain(rare=0.1) == pytest.approx(gain()), "no size is made for a class with so few requests"
+
+
 def test_where_a_plugin_does_not_judge_requests_are_the_service_s_own() -> None:
     decision, _ = last({"": (4.0, 1.0), "premium": (0.0, 0.0)}, 1200.0)
     assert decision.slo.classes[1].attainment is None

@@ -15,6 +15,7 @@ from holdfast.domain.service import Slo
 from holdfast.domain.signals import History
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
+from holdfast.enginemodel.class_mix import MATERIAL_SHARE
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.slo_budget import (
     NONE,
@@ -134,10 +135,15 @@ def shares(states: Sequence[ClassState], now: float) -> dict[str, float]:
     return {name: one / whole for name, one in judged.items()} if whole >= LEAST_JUDGED else {}
 
 
-def in_one_budget(verdicts: Verdicts, states: Sequence[ClassState], slo: Slo) -> Verdicts:
-    """Return verdicts of all classes for the service's own objective: what costs a class twice the share counts twice.
+def evidence_of(verdicts: Verdicts, states: Sequence[ClassState], slo: Slo) -> Verdicts:
+    """Return the verdicts that say whether replicas keep up, for the service's own objective.
 
-    So their mean burn rate is 1 where the share of bad ones is what the service allows.
+    They are those of the hardest class with a material share: in time, the others would hide that it is late. A bad
+    request counts more where its class allows fewer. Until that class has enough verdicts, all `verdicts` count.
     """
-    more = math.fsum(each.budget.latest.bad * (slo.budget_share / each.slo.budget_share - 1.0) for each in states)
-    return Verdicts(max(0.0, verdicts.good - more), max(0.0, verdicts.bad + more))
+    found = hardest([each for each in states if each.state.share >= MATERIAL_SHARE] or states)
+    if not slo.classes or found.state.budget_remaining is None:
+        return verdicts
+    good, bad = found.budget.latest.good, found.budget.latest.bad
+    more = bad * (slo.budget_share / found.slo.budget_share - 1.0)
+    return Verdicts(max(0.0, good - more), bad + more)
