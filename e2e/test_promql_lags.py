@@ -64,6 +64,7 @@ async def test_who_is_late_alone_lags(reader: Reader, late: float, good: float, 
         (0.3, 3.0, "ttft"),  # less than a tenth is late
         (0.1, 0.0, "ttft"),  # too few to tell
         (3.0, 0.0, "rejected"),
+        (3.0, 0.0, "killed"),  # of the engine before it
         (12.0, 0.0, "ttft"),  # has more than its share
     ],
 )

@@ -18,6 +18,8 @@ from e2e.kubectl import Json, Kubectl, condition
 from e2e.load.records import Record
 from e2e.load.steady import SteadyLoad
 from e2e.patience import patient
+from holdfast_engine.fastloop import SEEN_SECONDS
+from holdfast_engine.stats.stats_fields import FOLDER_VARIABLE
 
 pytestmark = pytest.mark.cluster
 
@@ -38,6 +40,7 @@ def routed(operator: None, place: Kubectl) -> Kubectl:
     """A service of three replicas behind a router."""
     made = stack.small_service("chat", min=1, max=_MANY)
     made["spec"] |= {"replicas": _FEW, "router": _ROUTER}
+    made["spec"]["engine"]["env"] = [{"name": FOLDER_VARIABLE, "value": "/tmp/holdfast-engine"}]
     place.apply(made)
     _wait_for_size(place, _FEW)
     place.wait_until(lambda: _clients(place) == "holdfast.dev/router", 60, "the Service to lead to the router")
@@ -73,9 +76,14 @@ def test_of_the_requests_of_three_killed_replicas_only_those_with_a_token_are_lo
         before = len(load.records)
         routed.wait_until(lambda: len(load.records) >= before + 20, _SECONDS, "requests after the kill")
     lost = _lost(load)
-    print(f"{len(load.records)} requests, {len(lost)} lost with {_KILLED} of {_MANY} replicas; {_told(routed)}")
     assert [record for record in lost if record.first_token_at is None] == []
     assert len(lost) <= 8 * _KILLED, "a replica runs eight sequences at most"
+    routed.wait_until(lambda: _open(routed) == 0.0, SEEN_SECONDS + 60, "a verdict for each of them")
+    counted, told = _killed(routed), routed.get_json("llms", "chat")["status"]["slo"]
+    print(
+        f"{len(load.records)} requests, {len(lost)} lost with {_KILLED} of {_MANY} replicas, {counted:.0f} bad: {told}"
+    )
+    assert len(lost) <= counted <= 8 * _KILLED
     routed.patch("llms", "chat", {"spec": {"replicas": _FEW}})
     _wait_for_size(routed, _FEW)
 
@@ -147,12 +155,21 @@ def _pods(place: Kubectl, selector: str) -> list[Json]:
     return found
 
 
-def _told(place: Kubectl) -> str:
-    """What the engines counted, those that are gone as they were scraped last."""
-    of = f'{{namespace="{place.namespace}", holdfast_service="chat"}}'
-    names = {"bad": "holdfast:requests_bad_total", "unjudged at the end": "holdfast:requests_unjudged"}
-    found = {name: stack.ask(f"sum(last_over_time({series}{of}[30m]))") for name, series in names.items()}
-    return ", ".join(f"{rows[0]['value'][1] if rows else 0} {name}" for name, rows in found.items())
+def _open(place: Kubectl) -> float:
+    """Requests without a verdict, by the replicas' own metrics."""
+    return sum(_value(pod, "holdfast:requests_unjudged") for pod in _pods(place, "holdfast.dev/service=chat"))
+
+
+def _killed(place: Kubectl) -> float:
+    """Requests that were lost with their engine, as Prometheus saw the counters of all replicas rise."""
+    counter = f'holdfast:requests_bad_total{{namespace="{place.namespace}", holdfast_service="chat", cause="killed"}}'
+    rose = f"sum(max_over_time({counter}[10m]) - min_over_time({counter}[10m]))"
+    engines = sum(
+        _value(pod, "holdfast:requests_bad_total", 'cause="killed"')
+        for pod in _pods(place, "holdfast.dev/service=chat")
+    )
+    place.wait_until(lambda: float(stack.ask(rose)[0]["value"][1]) == engines, 60, "a scrape of the counters")
+    return engines
 
 
 def _name(pod: Json) -> str:
@@ -161,9 +178,14 @@ def _name(pod: Json) -> str:
 
 def _served(pod: Json) -> float:
     """Requests that a replica has finished, by its own metrics."""
+    return _value(pod, "vllm:request_success_total")
+
+
+def _value(pod: Json, metric: str, label: str = "") -> float:
+    """The sum of the series of a metric with this label, by the replica's own page."""
     with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8000/metrics", timeout=patient(10.0)) as page:
         lines: list[Any] = page.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total"))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(metric) and label in line)
 
 
 def _kill(pod: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ from holdfast_engine.stats.stats_fields import LAW, RECORD_SECONDS, ROLES, Mode
 
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
+# Prometheus counts what a counter gains from one scrape to the next: it must see this engine's counters at zero first.
+SEEN_SECONDS = 60.0
 FIT_SECONDS = 1.0
 FIT_STEPS = 16
 _NONE = math.nan
@@ -119,7 +121,8 @@ class FastLoop:
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._results_at: float | None = None
-        self._next_fit = self._next_record = float("-inf")
+        self._next_fit = float("-inf")
+        self._next_record, self._lose_at = float("-inf"), float("inf")
         self._emptied = False
         self._told_of_waiting = False
         self._told = (0, False)
@@ -159,6 +162,11 @@ class FastLoop:
             self._prompts.arrive(request.num_prompt_tokens)
         # A further part of a session comes as a request of the same name: the first one stays.
         self._known.setdefault(request.request_id, request)
+
+    def inherit(self, left: Mapping[str, int]) -> None:
+        """An engine that was killed in this container left requests without a verdict, by class: they are bad."""
+        self.ledger.inherit(left)
+        self._lose_at = self._clock() + SEEN_SECONDS
 
     def _receive(self, request: Request, handover: Handover) -> None:
         """Count a request that a prefill engine handed over, before vLLM reads the KV cache that this one keeps."""
@@ -200,6 +208,9 @@ class FastLoop:
         self.client_times.poll(now)
         for name in self.ledger.expire(now):
             self.client_times.leave(name)
+        if now >= self._lose_at:
+            self.ledger.lose()
+            self._lose_at = float("inf")
         return found is not None
 
     def before_step(self, running: int) -> StepLimits:
@@ -373,7 +384,7 @@ class FastLoop:
         self._told_of_waiting, self._told = self._any_waits, (ledger.judged, self.client_times.are_known)
         return [
             self.mode,
-            ledger.own.unjudged,
+            ledger.own.open,
             *self._waiting(),
             self._prefill_tps,
             ahead.step_seconds,
@@ -413,7 +424,7 @@ class FastLoop:
             before = order.count_from(*rank), order.fresh_tokens_from(*rank)
             # In another order than ours, all stand before a new one.
             waiting = (sum(others[:-1]), others[-1]) if others else before
-            found[name] = [*tally.numbers, tally.unjudged, float(each.is_batch), bound, *waiting]
+            found[name] = [*tally.numbers, tally.open, float(each.is_batch), bound, *waiting]
         return found
 
     @property

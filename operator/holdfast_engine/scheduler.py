@@ -38,6 +38,7 @@ from holdfast_engine.queue.waiting import DeadlineQueue
 from holdfast_engine.stats import stats_fields
 from holdfast_engine.stats.classfiles import ClassFiles
 from holdfast_engine.stats.engine_info import identity_of
+from holdfast_engine.stats.left_open import left_open
 from holdfast_engine.stats.statsfile import StatsWriter
 from holdfast_engine.versions import is_supported
 
@@ -157,8 +158,9 @@ class HoldfastScheduler(Scheduler):
         self._tell_off()
 
     def _begin(self) -> None:
-        self._numbers = stats_fields.nothing_yet()
         path = stats_fields.stats_path(self.parallel_config.data_parallel_index)
+        left = left_open(path)
+        self._numbers = stats_fields.nothing_yet()
         self._writer = StatsWriter(path, len(stats_fields.FIELDS))
         self._writer.write(self._numbers)
         self._class_files = ClassFiles(path)
@@ -178,6 +180,7 @@ class HoldfastScheduler(Scheduler):
         else:
             loop.others = self.waiting
         loop.look()
+        loop.inherit(left)
         self._loop = loop
         self._publish(loop)
         threading.Thread(target=self._watch, name="holdfast-limits", daemon=True).start()

@@ -27,6 +27,7 @@ from holdfast.enginemodel.host import BUSY_FRONT_END
 from holdfast.enginemodel.replay import Arrival, ReplayClock, replay, replay_on
 from holdfast.enginemodel.scheduler import RejectReason, SchedulerLimits, Sequence, SequenceStatus
 from holdfast.enginemodel.steplaw import StepLaw
+from holdfast_engine.fastloop import SEEN_SECONDS
 from holdfast_engine.law.arithmetic import Law
 from holdfast_engine.objectives.limits import DEFAULT_LIMITS, SCHEDULER_CLASS, LimitsFiles
 from holdfast_engine.objectives.rules import Limits, Objectives, Overload, RequestClass
@@ -63,6 +64,21 @@ def poisson(rate: float, seconds: float, seed: int = 1) -> list[Arrival]:
 def assert_conserved(scheduler: FastLoopScheduler) -> None:
     ledger = scheduler.loop.ledger.own
     assert ledger.arrived == ledger.good + sum(ledger.bad.values()) + ledger.withdrawn + ledger.unjudged
+
+
+def test_an_emulated_engine_counts_what_a_killed_one_left_as_the_plugin_does(tmp_path: Path) -> None:
+    (tmp_path / "engine-limits").write_text(ASKED.to_json())
+    files, stats, clock = [tmp_path / "engine-limits"], tmp_path / "engine-0.stats", ReplayClock()
+    killed = FastLoopScheduler(STOCK, LimitsFiles(files), clock, stats=stats)
+    for _ in range(3):
+        killed.add(Sequence(50, 20, clock.now))
+    later = FastLoopScheduler(STOCK, LimitsFiles(files), clock, stats=stats)
+    assert (later.numbers()["unjudged"], later.numbers()["bad_killed"]) == (3, 0)
+    clock.now = SEEN_SECONDS
+    later.look()
+    assert (later.numbers()["unjudged"], later.numbers()["bad_killed"]) == (0, 3)
+    last = FastLoopScheduler(STOCK, LimitsFiles(files), clock, stats=stats)
+    assert last.numbers()["unjudged"] == 0, "each life is counted once"
 
 
 requests = st.lists(

@@ -175,3 +175,13 @@ def test_a_fault_while_a_request_is_handed_over_answers_it_and_makes_the_next_st
     assert (scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens) == (STOCK_ACTIVE, STOCK_TOKENS)
     assert scheduler._loop is None
     assert mode() == Mode.OFF
+
+
+def test_an_engine_counts_what_the_one_before_it_in_its_container_left_open(scheduler: Any) -> None:
+    ask(scheduler, *"abcdef")
+    step(scheduler)
+    again = type(scheduler).__mro__[1](vllm_config=CONFIG)
+    assert (again._loop.ledger.own.left, again._loop.ledger.own.arrived) == (2, 0), "four of six were handed over"
+    third = type(scheduler).__mro__[1](vllm_config=CONFIG)
+    assert third._loop.ledger.own.left == 2, "they wait to be counted, and are not lost with another engine"
+    again._loop = third._loop = None

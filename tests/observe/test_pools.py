@@ -57,6 +57,12 @@ def of_pool(label: str, **counts: float) -> list[Sample]:
     return told
 
 
+def test_requests_of_a_killed_engine_are_bad_and_failed_and_no_sign_of_a_sick_one() -> None:
+    found = judged(of_pool("chat", good=90.0, bad_killed=6.0, bad_error=1.0, bad_ttft=3.0), [])
+    assert found is not None
+    assert (found.bad, found.late, found.bad_error, found.bad_killed) == (10.0, 3.0, 1.0, 6.0)
+
+
 def judged(replicas: list[Sample], prefill: list[Sample], *pools: ServiceKey) -> ExactCounts | None:
     """The exact counts of a service of these pools."""
     found = answers(engines=[sample(NOW - 3, pod="chat-0")], plugins=[*replicas, *prefill])

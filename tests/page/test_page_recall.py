@@ -41,6 +41,8 @@ WHOLE = [
     row(series.COST, 9.0),
     row(series.BAD_BY_CAUSE, 0.7, cause="ttft"),
     row(series.BAD_BY_CAUSE, 0.3, cause="rejected"),
+    row(series.BAD_BY_CAUSE, 0.2, cause="error"),
+    row(series.BAD_BY_CAUSE, 0.1, cause="killed"),
     *(row(name, quantile, latency="ttft") for quantile, name in series.QUANTILES),
     replicas(3.0, "h100", "desired"),
     replicas(2.0, "h100", "ready"),
@@ -65,9 +67,9 @@ def test_every_recorded_figure_is_recalled_under_the_name_of_its_column() -> Non
     expected = {
         "arrival_rps": 20.0, "good_rps": 19.0, "forecast_rps": 24.0, "capacity_rps": 16.0,
         "missed_share": pytest.approx(0.005), "budget_remaining": -0.5, "dollars_per_hour": 9.0,
-        "bad_ttft_rps": 0.7, "bad_rejected_rps": 0.3, "ttft_p50_seconds": 0.5, "ttft_p95_seconds": 0.95,
-        "ttft_p99_seconds": 0.99, "desired_replicas": 3.0, "ready_replicas": 2.0, "starting_replicas": 1.0,
-        "draining_replicas": 0.0,
+        "bad_ttft_rps": 0.7, "bad_rejected_rps": 0.3, "bad_error_rps": pytest.approx(0.3),
+        "ttft_p50_seconds": 0.5, "ttft_p95_seconds": 0.95, "ttft_p99_seconds": 0.99, "desired_replicas": 3.0,
+        "ready_replicas": 2.0, "starting_replicas": 1.0, "draining_replicas": 0.0,
     }  # fmt: skip
     assert {name: value for name, value in found.items() if value is not None} == expected
     assert set(found) == set(COLUMNS)

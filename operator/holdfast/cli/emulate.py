@@ -19,6 +19,7 @@ from holdfast.enginemodel.catalog import find_accelerator
 from holdfast.enginemodel.prior import MEMORY_UTILIZATION
 from holdfast.enginemodel.suggestions import like_accelerator
 from holdfast_engine.objectives.limits import DEFAULT_LIMITS, LIMITS_VARIABLE, SCHEDULER_CLASS
+from holdfast_engine.stats.stats_fields import FOLDER_VARIABLE
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,6 +93,7 @@ def parse_options(given: Sequence[str], environment: Mapping[str, str]) -> tuple
         keep_alive_seconds=_keep_alive_seconds(environment),
         replica=environment.get("HOSTNAME", ""),
         engine_limits=_engine_limits(parsed, environment),
+        engine_folder=environment.get(FOLDER_VARIABLE, ""),
     )
     return options, parsed.without_effect
 

@@ -95,8 +95,9 @@ class StepSums:
 class ExactCounts:
     """Requests judged by all objectives together, gained over the interval of the Traffic that contains them.
 
-    arrived = good + all bad + withdrawn + the growth of requests not judged yet. `engine_timed` engines may have judged
-    by the times at which tokens left the engine, not by those at which their bytes were written.
+    arrived = good + all bad + withdrawn + the growth of requests not judged yet. `bad_killed` were open in an engine
+    that was killed, and are counted by the next one in its container. `engine_timed` engines may have judged by the
+    times at which tokens left the engine, not by those at which their bytes were written.
     """
 
     arrived: float = 0.0
@@ -110,6 +111,7 @@ class ExactCounts:
     good_tokens: float = 0.0
     engines: int = 0
     engine_timed: float = 0.0
+    bad_killed: float = 0.0
 
     @property
     def late(self) -> float:
@@ -119,4 +121,4 @@ class ExactCounts:
     @property
     def bad(self) -> float:
         """Requests outside the objectives, for whatever cause."""
-        return self.late + self.bad_rejected + self.bad_error
+        return self.late + self.bad_rejected + self.bad_error + self.bad_killed

@@ -94,8 +94,9 @@ class Seen:
 
     @property
     def failed(self) -> float:
-        """Requests that failed in an engine."""
-        return self.total.failed if self.total.exact is None else self.total.exact.bad_error
+        """Requests that failed in an engine, or with it."""
+        exact = self.total.exact
+        return self.total.failed if exact is None else exact.bad_error + exact.bad_killed
 
     @property
     def late(self) -> float:
@@ -108,7 +109,8 @@ class Seen:
     def started(self) -> float:
         """Requests whose first token came, or is known to be late."""
         if self.total.exact is not None:
-            return self.total.exact.good + self.total.exact.bad - self.total.exact.bad_rejected
+            exact = self.total.exact
+            return exact.good + exact.bad - exact.bad_rejected - exact.bad_killed
         return self.total.ttft_count + self.hidden
 
 

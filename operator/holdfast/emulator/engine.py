@@ -146,7 +146,7 @@ class EmulatedEngine:
         scheduler = self.scheduler
         if isinstance(scheduler, FastLoopScheduler):
             while not self._work.is_set():
-                scheduler.loop.look()
+                scheduler.look()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._work.wait(), IDLE_LOOK_SECONDS)
         await self._work.wait()

@@ -36,10 +36,12 @@ from holdfast_engine.law.captured_graphs import UNKNOWN_GRAPHS, CapturedGraphs
 from holdfast_engine.objectives.claims import CLAIMED
 from holdfast_engine.objectives.limits import LimitsFiles
 from holdfast_engine.objectives.rules import RETRY_AFTER_SECONDS, SERVICE_CLASS, RejectionReason, retry_after_seconds
-from holdfast_engine.stats.classfiles import CLASS_FIELDS, at_door, claimed_in
+from holdfast_engine.stats.classfiles import CLASS_FIELDS, ClassFiles, at_door, claimed_in
 from holdfast_engine.stats.engine_info import Identity
+from holdfast_engine.stats.left_open import left_open
 from holdfast_engine.stats.metrics import EngineCollector
 from holdfast_engine.stats.stats_fields import FIELDS
+from holdfast_engine.stats.statsfile import StatsWriter
 
 _REASONS = {RejectionReason.FULL: RejectReason.REQUESTS, RejectionReason.LATE: RejectReason.TTFT}
 
@@ -49,6 +51,7 @@ class FastLoopScheduler(Scheduler):
 
     `clock` is that of the arrivals. With `reports` it hears when clients see their tokens. `rejected` are requests
     turned away before they reached the engine, by class. `own_name` is the word that keeps claims of headers apart.
+    `stats` is the plugin's file, from which the next engine reads what this one left open; None writes none.
     """
 
     has_door = True
@@ -61,6 +64,7 @@ class FastLoopScheduler(Scheduler):
         graphs: CapturedGraphs = UNKNOWN_GRAPHS,
         reports: ClientReports | None = None,
         own_name: str = "",
+        stats: Path | None = None,
     ) -> None:
         super().__init__(limits)
         self.rejected: Counter[str] = Counter()
@@ -71,6 +75,11 @@ class FastLoopScheduler(Scheduler):
         self._clock = clock
         self._door = Door()
         self.loop.look()
+        if stats is not None:
+            self.loop.inherit(left_open(stats))
+        self._writer = None if stats is None else StatsWriter(stats, len(FIELDS))
+        self._class_files = None if stats is None else ClassFiles(stats)
+        self._publish()
         self.waiting = cast(WaitingQueue, self.loop.queue)
         self._names = itertools.count(1)
         self._outputs: dict[StepPlan, _Output] = {}
@@ -134,13 +143,20 @@ class FastLoopScheduler(Scheduler):
             each.handed_over = self.loop.hand_over(each, each.handed_over, LEASE_SECONDS)
         finished = [each.request_id for each in ended]
         self.loop.updated(self._outputs.pop(plan, _NOTHING), finished)
+        self._publish()
         return emitted
+
+    def look(self) -> None:
+        """Take new limits, and count what is due, while the engine is idle."""
+        if self.loop.look():
+            self._publish()
 
     def abort(self, sequence: Request) -> None:
         """Take a request out, and judge it by what it got."""
         super().abort(sequence)
         self._report(ReportKind.GONE, sequence, self._clock())
         self.loop.finish([sequence.request_id])
+        self._publish()
 
     def written(self, emitted: Iterable[Request]) -> None:
         """These requests' tokens are written, and seen by their clients at the times that stand in them."""
@@ -190,6 +206,12 @@ class FastLoopScheduler(Scheduler):
         self.loop.arrive(sequence)
         read_blocks(sequence)
         super()._enqueue(sequence)
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._writer is not None and self._class_files is not None:
+            self._writer.write(list(self.numbers().values()))
+            self._class_files.write(self.loop.class_numbers())
 
     def _report(self, kind: ReportKind, sequence: Request, at: float) -> None:
         if self._reports is not None:

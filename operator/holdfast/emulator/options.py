@@ -26,6 +26,7 @@ from holdfast.enginemodel.roofline import StepWork, step_work
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS, Scheduler, SchedulerLimits, StepPlan
 from holdfast_engine.objectives.limits import LimitsFiles
 from holdfast_engine.stats.engine_info import front_end
+from holdfast_engine.stats.stats_fields import stats_path
 
 USUAL_MODEL_LEN = 32_768
 """Context length where none is given, as far as the KV cache holds it."""
@@ -50,9 +51,10 @@ class EmulatorOptions:
     step among them. `engine_host` stands in for the usual host with all its facts.
     `cold_start_seconds` pass before the server listens, `connection_close_share` of the answers end their connection,
     all of them once `drain_file` is there. `replica` names this engine in a header of every answer. `engine_limits` are
-    the files in which the fast loop finds its limits; None leaves it out. `adapters` are names that clients may ask for
-    like the model, which take no time and no memory. `mfu_metrics` counts what steps compute and
-    move, as vLLM does where asked to.
+    the files in which the fast loop finds its limits; None leaves it out. In `engine_folder` it keeps its counts, as
+    the plugin does; without, an engine that is killed takes its open requests along. `adapters` are names that clients
+    may ask for like the model, which take no time and no memory. `mfu_metrics` counts what steps compute and move, as
+    vLLM does where asked to.
     """
 
     model: str
@@ -91,6 +93,7 @@ class EmulatorOptions:
     keep_alive_seconds: float = 75.0
     replica: str = ""
     engine_limits: tuple[str, ...] | None = None
+    engine_folder: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +118,9 @@ class EngineSetup:
         host = self.timer().host
         reports = None if host.front_end == NO_FRONT_END else ClientReports()
         found = LimitsFiles(map(Path, files))
-        return FastLoopScheduler(self.limits, found, clock, host.graphs.captured, reports, own_name)
+        folder = self.options.engine_folder
+        stats = Path(folder) / stats_path(0).name if folder else None
+        return FastLoopScheduler(self.limits, found, clock, host.graphs.captured, reports, own_name, stats)
 
     def timer(self) -> EngineTimer:
         """Step times with the host that the options ask for."""

@@ -112,7 +112,7 @@ def _why_not() -> Row:
             lines(
                 "Bad requests by cause",
                 Target(_one(series.BAD_BY_CAUSE), "{{cause}}"),
-                about="ttft, tpot, e2e: outside that objective. error: the engine failed. rejected: turned away.",
+                about="ttft, tpot, e2e: outside that objective. error, killed: it failed. rejected: turned away.",
                 unit="reqps",
                 stacked=True,
             ),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.domain.service import ServiceKey
 from holdfast.monitoring import series
+from holdfast.observe.series import queries
 from holdfast.observe.series.promql import any_of
 from holdfast.observe.series.queries import Query
 from holdfast.observe.series.samples import QueryError, Series, service_key
@@ -66,7 +67,8 @@ def _columns(row: Series) -> Iterator[str]:
         yield _PLAIN[name]
     elif name in _LABELLED:
         label, column = _LABELLED[name]
-        yield column.format(row.label(label))
+        value = row.label(label)
+        yield column.format("error" if value == queries.KILLED else value)
     elif name == series.CAPACITY:
         yield f"rate {accelerator}"
     elif name == series.REPLICAS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ class _End(NamedTuple):
 class Tally:
     """Counts of the requests of one class: arrived = good + bad + withdrawn + handed over + unjudged, always.
 
-    Of the arrived ones, `received` came from a prefill engine; the blocks of `kv_expired` came too late.
+    Of the arrived ones, `received` came from a prefill engine; the blocks of `kv_expired` came too late. `left` and
+    `killed` arrived at an engine that was killed in this container: the latter are counted as bad.
     """
 
     arrived: int = 0
@@ -43,12 +44,19 @@ class Tally:
     kv_expired: int = 0
     unjudged: int = 0
     good_tokens: int = 0
+    left: int = 0
+    killed: int = 0
 
     @property
     def numbers(self) -> list[float]:
         """The first numbers of stats_fields.COUNTS."""
         pair = self.handed_over, self.received, self.kv_expired
-        return [self.arrived, self.good, *self.bad.values(), self.withdrawn, *pair, self.good_tokens]
+        return [self.arrived, self.good, *self.bad.values(), self.killed, self.withdrawn, *pair, self.good_tokens]
+
+    @property
+    def open(self) -> int:
+        """Requests without a verdict, here or left by a predecessor."""
+        return self.unjudged + self.left
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +136,17 @@ class Ledger:
         if not request_class.is_batch:
             heapq.heappush(self._due, (entry.deadline, self._arrived, entry))
         return entry
+
+    def inherit(self, left: Mapping[str, int]) -> None:
+        """An engine that was killed in this container left requests without a verdict, by class."""
+        for name, count in left.items():
+            self.classes.get(name, self.own).left += count
+
+    def lose(self) -> None:
+        """Count as bad what the predecessor left."""
+        for tally in (self.own, *self.classes.values()):
+            self.judged += tally.left
+            tally.killed, tally.left = tally.killed + tally.left, 0
 
     def date_back(self, request_id: str, arrived: float) -> None:
         """An open request came earlier than was known."""

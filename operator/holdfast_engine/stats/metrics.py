@@ -23,7 +23,7 @@ from holdfast_engine.stats.engine_info import INFO_LABELS, Identity
 from holdfast_engine.stats.stats_fields import BATCH_SUMS, FIELDS, LAG_TOKENS, LAW, LIMITS, Mode
 from holdfast_engine.stats.statsfile import StatsWriter, read_stats
 
-_CAUSES = ("ttft", "tpot", "e2e", "error")
+_CAUSES = ("ttft", "tpot", "e2e", "error", "killed")
 _LANES = ("front", "fresh", "late")
 _PAIR = {
     "requests_handed_over": ("handed_over", "Requests that ended well here, and that a decode engine goes on with."),
@@ -200,7 +200,8 @@ class EngineCollector(Collector):
                     continue
                 label, refused = [self._identity.model_name, engine, name], rejected.pop(name, 0)
                 arrived.add_metric(label, numbers["arrived"] + refused)
-                outcomes = {"done": numbers["good"], "error": numbers["bad_error"], "rejected": refused}
+                failed = numbers["bad_error"] + numbers["bad_killed"]
+                outcomes = {"done": numbers["good"], "error": failed, "rejected": refused}
                 if numbers["handed_over"]:
                     outcomes["handed_over"] = numbers["handed_over"]
                 for outcome, count in (outcomes | {"withdrawn": numbers["withdrawn"]}).items():

@@ -39,6 +39,7 @@ COUNTS = (
     "bad_tpot",
     "bad_e2e",
     "bad_error",
+    "bad_killed",
     "withdrawn",
     "handed_over",
     "received",

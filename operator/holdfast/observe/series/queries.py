@@ -66,7 +66,7 @@ JUDGED = (ARRIVED, BAD, GOOD, "requests_withdrawn_total", "good_tokens_total", H
 """What the plugin counts (holdfast: in place of vllm:)."""
 BY_CLASS = frozenset({GOOD, BAD})
 """What is read by class as well: without classes these are no more rows."""
-ERROR, REJECTED = "error", "rejected"
+ERROR, REJECTED, KILLED = "error", "rejected", "killed"
 
 HELD, HELD_BUCKET = "holdfast_activator_requests_total", "holdfast_activator_wait_seconds_bucket"
 """What an activator counts, by outcome."""
@@ -509,7 +509,7 @@ def _late(engines: EngineSelector, interval: str) -> dict[str, str]:
     Costs the increase() of ten counters per engine with the plugin, and nothing for the remaining engines.
     """
     by, most = f"sum by ({GROUP}, pod)", 1.0 / LATE_SHARE - 1.0
-    failed = engines.increase(f"holdfast:{BAD}", interval, f'cause!="{REJECTED}"')
+    failed = engines.increase(f"holdfast:{BAD}", interval, f'cause!~"{REJECTED}|{KILLED}"')
     bad, good = f"({by} ({failed}) >= {LEAST_LATE:g})", f"{by} ({engines.increase(f'holdfast:{GOOD}', interval)})"
     return {LATE: f"({most:g} * {bad} >= {good}) / {most:g}", IN_TIME: f"({good} <= {most:g} * {bad})"}
 

@@ -13,7 +13,7 @@ from holdfast.domain.service import ServiceKey, Slo
 from holdfast.observe.series import queries
 from holdfast.observe.series.samples import Sample, service_key, usable
 
-_CAUSES = frozenset({"ttft", "tpot", "e2e", "rejected"})
+_CAUSES = frozenset({"ttft", "tpot", "e2e", "rejected", "killed"})
 _LIMITS = {
     "version": "limits_version",
     "active_sequences": "active_sequences",

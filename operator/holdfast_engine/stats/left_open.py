@@ -1,0 +1,34 @@
+"""What an engine that was killed in this container left without a verdict, from the files that outlive it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+from holdfast_engine.objectives.rules import SERVICE_CLASS
+from holdfast_engine.stats.classfiles import read_classes
+from holdfast_engine.stats.stats_fields import FIELDS
+from holdfast_engine.stats.statsfile import read_stats
+
+MOST_LEFT = 1_000_000
+"""More requests than any engine holds: such a number is no count."""
+
+logger = logging.getLogger("vllm.holdfast")
+
+
+def left_open(stats: Path) -> dict[str, int]:
+    """Requests without a verdict in the last record of each class; to be read before the files are replaced.
+
+    An engine that ends by itself has judged all of them. Where there is no record, or no number in it, nothing is known
+    and nothing is counted.
+    """
+    own = read_stats(stats, len(FIELDS))
+    if own is None:
+        return {}
+    found = {name: numbers["unjudged"] for name, numbers in read_classes(stats).items()}
+    found[SERVICE_CLASS] = own[FIELDS.index("unjudged")]
+    left = {name: int(count) for name, count in found.items() if math.isfinite(count) and 0 < count <= MOST_LEFT}
+    if left:
+        logger.warning("holdfast: the engine before this one was killed with %d open requests", sum(left.values()))
+    return left

@@ -1,0 +1,108 @@
+"""An engine that is killed: the next one in its container counts what it left open, as bad and once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast_engine.fastloop import SEEN_SECONDS
+from holdfast_engine.objectives.rules import SERVICE_CLASS
+from holdfast_engine.stats.classfiles import CLASS_FIELDS, ClassFiles
+from holdfast_engine.stats.left_open import MOST_LEFT, left_open
+from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, nothing_yet
+from holdfast_engine.stats.statsfile import StatsWriter
+from tests.holdfast_engine.test_engine_fastloop import ToyEngine, assert_conserved
+
+UNJUDGED, KILLED = FIELDS.index("unjudged"), COUNTS.index("bad_killed")
+
+
+def record(path: Path, unjudged: float) -> None:
+    numbers = nothing_yet()
+    numbers[UNJUDGED] = unjudged
+    StatsWriter(path, len(FIELDS)).write(numbers)
+
+
+def told(engine: ToyEngine) -> tuple[float, float]:
+    """Open and killed requests, as /metrics and the next engine read them."""
+    loop = engine.loop
+    numbers = [*loop.counts(), 0.0, 0.0, *loop.record()]
+    return numbers[UNJUDGED], numbers[KILLED]
+
+
+def test_requests_of_a_killed_engine_are_open_until_prometheus_has_seen_the_counter_and_bad_from_then_on() -> None:
+    engine = ToyEngine()
+    engine.loop.inherit({SERVICE_CLASS: 5})
+    assert told(engine) == (5, 0)
+    engine.now += SEEN_SECONDS - 1.0
+    assert (engine.loop.look(), told(engine)) == (False, (5, 0))
+    engine.now += 1.0
+    assert (engine.loop.look(), told(engine)) == (True, (0, 5)), "published although nothing runs"
+    engine.now += 10 * SEEN_SECONDS
+    assert (engine.loop.look(), told(engine)) == (False, (0, 5)), "once"
+    assert engine.loop.ledger.own.arrived == 0, "they arrived before"
+
+
+def test_own_requests_are_judged_as_ever_next_to_those_of_a_killed_engine() -> None:
+    engine = ToyEngine()
+    engine.loop.inherit({SERVICE_CLASS: 2, "no class of today": 1})
+    engine.arrive()
+    assert told(engine) == (4, 0)
+    engine.run(SEEN_SECONDS + 5.0)
+    engine.loop.look()
+    assert told(engine) == (0, 3)
+    assert (engine.loop.ledger.own.arrived, engine.loop.ledger.own.good) == (1, 1)
+    assert_conserved(engine.loop)
+
+
+@pytest.mark.parametrize("unjudged", [math.nan, math.inf, -math.inf, -1.0, 0.0, MOST_LEFT + 1.0, 1e300])
+def test_what_is_no_number_of_requests_is_not_counted(unjudged: float, tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, unjudged)
+    assert left_open(path) == {}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 64, b"holdfst2" + b"\xff" * 900])
+def test_a_file_that_is_missing_or_broken_tells_nothing(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    if content is not None:
+        path.write_bytes(content)
+    assert left_open(path) == {}
+
+
+def test_a_record_of_another_version_tells_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    StatsWriter(path, len(FIELDS) - 1).write([7.0] * (len(FIELDS) - 1))
+    assert left_open(path) == {}
+
+
+def test_each_class_has_its_own_and_the_service_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, 3.0)
+    of_class = dict.fromkeys(CLASS_FIELDS, 0.0)
+    ClassFiles(path).write({name: [*(of_class | {"unjudged": n}).values()] for name, n in (("a", 2.0), ("", 9.0))})
+    assert left_open(path) == {SERVICE_CLASS: 3, "a": 2}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 8), st.sampled_from((0.0, 0.5, 1.5, 70.0)), st.booleans()), max_size=5))
+def test_over_any_lives_each_request_is_in_one_count(lives: list[tuple[int, float, bool]]) -> None:
+    left, arrived, judged = 0, 0, 0
+    for requests, seconds, drains in lives:
+        engine = ToyEngine()
+        engine.loop.inherit({SERVICE_CLASS: left} if left else {})
+        for _ in range(requests):
+            engine.arrive(output=60)
+        engine.run(seconds)
+        if drains:
+            engine.run(5.0)
+        engine.loop.look()
+        own = engine.loop.ledger.own
+        left = int(told(engine)[0])
+        arrived += own.arrived
+        judged += own.good + sum(own.bad.values()) + own.withdrawn + own.killed
+        assert_conserved(engine.loop)
+    assert arrived == judged + left
