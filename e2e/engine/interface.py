@@ -41,9 +41,14 @@ ignore_errors = true
 
 
 def problems(vllm: Path, scratch: Path, *modules: str) -> str:
-    """What mypy says about these modules when `vllm` is the package they import; empty when all is well."""
-    (scratch / "path").mkdir(parents=True)
-    (scratch / "path" / "vllm").symlink_to(vllm)
+    """What mypy says about these modules when `vllm` is the package they import; empty when all is well.
+
+    What it has read of a package is kept in `scratch` for the next call.
+    """
+    link = scratch / "path" / "vllm"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.exists():
+        link.symlink_to(vllm)
     settings = scratch / "mypy.ini"
     settings.write_text(_SETTINGS)
     command = [sys.executable, "-m", "mypy", f"--config-file={settings}", f"--cache-dir={scratch / 'cache'}"]

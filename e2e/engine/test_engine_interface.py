@@ -25,12 +25,18 @@ print(sorted(name for name in RequestQueue.__abstractmethods__ if not hasattr(De
 """
 
 
-def test_the_plugin_fits_the_types_of_the_installed_release(vllm: Environment, tmp_path: Path) -> None:
-    assert problems(vllm.packages / "vllm", tmp_path, *_OURS) == ""
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was read of the installed release."""
+    return tmp_path_factory.mktemp("types")
 
 
-def test_the_check_of_types_finds_mistakes(vllm: Environment, tmp_path: Path) -> None:
-    found = problems(vllm.packages / "vllm", tmp_path, *_OURS, "wrongtypes")
+def test_the_plugin_fits_the_types_of_the_installed_release(vllm: Environment, scratch: Path) -> None:
+    assert problems(vllm.packages / "vllm", scratch, *_OURS) == ""
+
+
+def test_the_check_of_types_finds_mistakes(vllm: Environment, scratch: Path) -> None:
+    found = problems(vllm.packages / "vllm", scratch, *_OURS, "wrongtypes")
     assert '"RequestQueue" has no attribute "peek"' in found
     assert 'Argument 1 to "add_request"' in found
 
