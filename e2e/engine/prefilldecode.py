@@ -110,11 +110,9 @@ def running_pair(
         variables = {
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
-            "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }
         arguments += _FEW_BLOCKS if role is Role.PREFILL else ()
-        servers.append(Server(Settings(vllm, of, plugin, arguments=arguments, variables=variables)))
+        servers.append(Server(Settings(vllm, of, plugin, arguments=arguments, variables=variables, spawns=True)))
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
         prefill, decode = pool.map(stack.enter_context, servers)
         yield Pair(prefill, decode)

@@ -17,7 +17,7 @@ import pytest
 
 from e2e.engine.conftest import Crowd
 from e2e.engine.hooks import UNTRIED, chosen, entrances, hooks
-from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
+from e2e.engine.server import ADMISSION, ONE_THREAD, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LIMITS, mode
 from e2e.patience import patient
 from e2e.vllm.environment import REPOSITORY, Environment
@@ -44,8 +44,6 @@ HARMLESS = {
     "EngineCollector.numbers": "called in the guard of collect",
 }
 TIGHT = Limits(1, LIMITS.objectives, active_sequences=2, adapt=False, overload=Overload.REJECT, max_queued_requests=2)
-# Two threads that wait for each other at every layer take twenty times as long on cores that others use too.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 CROWDED = [Prompt(range(3 + each, 63 + each), 6) for each in range(8)]
 
 
@@ -161,7 +159,7 @@ def at_door(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("door")
     (folder / "engine-limits").write_text(TIGHT.to_json())
     arguments = ("--middleware=e2e.engine.broken.Door",)
-    with Server(Settings(vllm, folder, plugin, arguments=arguments, variables=ONE_THREAD)) as server:
+    with Server(Settings(vllm, folder, plugin, arguments=arguments)) as server:
         door = Door(server)
         at_once = {pair: calls for pair, calls in door.pairs().items() if pair[1].startswith("AdmissionMiddleware")}
         # What is called once per second takes a second to come by.

@@ -56,7 +56,8 @@ def engine(
     """One pod for all tests of this file."""
     folder = tmp_path_factory.mktemp("engine")
     (folder / "engine-limits").write_text(LIMITS.to_json())
-    with Pod(Settings(vllm, folder, plugin, variables={"HOLDFAST_HANG_SECONDS": "2"}), request.param) as server:
+    settings = Settings(vllm, folder, plugin, variables={"HOLDFAST_HANG_SECONDS": "2"}, spawns=True)
+    with Pod(settings, request.param) as server:
         server.wait_for(server.is_ready, 60.0, "token of the pod's own")
         assert arrived(server) == 0, "the pod's own token is in the counts"
         answers = server.complete_all(crowd.prompts)

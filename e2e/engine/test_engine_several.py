@@ -14,7 +14,7 @@ from e2e.vllm.environment import Environment
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-_ON_ONE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_HOST_IP": "127.0.0.1"}
+_ON_ONE_HOST = {"VLLM_HOST_IP": "127.0.0.1"}
 
 
 def by_engine(page: str, name: str) -> dict[str, float]:

@@ -20,12 +20,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 # With --enforce-eager, a CPU rank behind the first one has no buffer for what the first one sends.
 _COMPILED = '--compilation-config={"mode":2,"backend":"eager","cudagraph_mode":"NONE"}'
 _TWO_RANKS = ("--pipeline-parallel-size=2", "--nnodes=2", "--distributed-executor-backend=mp", "--no-enforce-eager")
-_ON_ONE_HOST = {
-    "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-}
+_ON_ONE_HOST = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @contextlib.contextmanager
