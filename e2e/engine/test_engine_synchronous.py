@@ -1,4 +1,7 @@
-"""The plugin in engines that know a token before they schedule the next one: by flag, and with pipeline parallelism."""
+"""The plugin in an engine of two processes, each with half of the layers.
+
+vLLM schedules synchronously on every CPU, whatever it is told: all tests of this folder have such engines.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,6 @@ def pipeline(settings: Settings) -> Iterator[Server]:
     second = replace(first, folder=settings.folder / "second", arguments=(*shared, "--node-rank=1", "--headless"))
     with Server(second), Server(first) as server:
         yield server
-
-
-def test_an_engine_without_asynchronous_scheduling_answers_as_stock(
-    vllm: Environment, plugin: Path, crowd: Crowd, tmp_path: Path
-) -> None:
-    (tmp_path / "engine-limits").write_text(LIMITS.to_json())
-    with Server(Settings(vllm, tmp_path, plugin, arguments=("--no-async-scheduling",))) as server:
-        crowd.assert_same(server.complete_all(crowd.prompts))
-        assert mode(server) == "active"
-        assert counts(server)["good"] == len(crowd.prompts)
 
 
 def test_an_engine_with_pipeline_parallelism_answers_as_stock(
