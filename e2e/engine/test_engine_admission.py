@@ -5,11 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from e2e.engine.conftest import Crowd
 from e2e.engine.server import ADMISSION, Answer, Prompt, Server, Settings
 from e2e.engine.test_engine_plugin import LONG, counts, is_conserved, mode
 from e2e.vllm.environment import Environment
@@ -33,16 +34,37 @@ _QUEUED_TOKENS = 8000
 FULL = Prompt(list(range(10, 810)), 200)
 
 
+@dataclass(frozen=True)
+class Unlimited:
+    """A server that has no limits yet, and what it showed and answered then."""
+
+    server: Server
+    mode: str
+    arrived: float
+    answers: list[list[int]]
+
+
 @pytest.fixture(scope="module")
-def server(vllm: Environment, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def unlimited(
+    vllm: Environment, plugin: Path, crowd: Crowd, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Unlimited]:
     folder = tmp_path_factory.mktemp("admission")
-    (folder / "engine-limits").write_text(PATIENT.to_json())
     template = folder / "chat.jinja"
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
     arguments = (ADMISSION, f"--max-num-queued-tokens={_QUEUED_TOKENS}", f"--chat-template={template}")
     with Server(Settings(vllm, folder, plugin, arguments=arguments)) as found:
-        found.ask_all([PROMPT] * 8)
-        yield found
+        answers = found.complete_all(crowd.prompts[:10])
+        yield Unlimited(found, mode(found), found.samples("holdfast:requests_arrived_total")[()], answers)
+
+
+@pytest.fixture(scope="module")
+def server(unlimited: Unlimited) -> Server:
+    """The same with limits."""
+    found = unlimited.server
+    found.set_limits(PATIENT.to_json())
+    found.wait_for(lambda: mode(found) == "active", 20.0, "active plugin")
+    found.ask_all([PROMPT] * 8)
+    return found
 
 
 def apply(server: Server, limits: Limits) -> None:
@@ -66,6 +88,11 @@ def refused(answers: list[Answer]) -> list[Answer]:
     assert len(found) + sum(answer.status == 200 for answer in answers) == len(answers)
     assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in found)
     return found
+
+
+def test_without_limits_the_engine_is_stock_and_waits_for_them(unlimited: Unlimited, crowd: Crowd) -> None:
+    assert (unlimited.mode, unlimited.arrived) == ("waiting", 0)
+    crowd.assert_same(unlimited.answers)
 
 
 @pytest.mark.parametrize(("path", "stream"), [("/v1/completions", False), ("/v1/chat/completions", True)])
@@ -151,15 +178,15 @@ def test_an_error_for_one_answer_of_several_ends_them_all(server: Server) -> Non
 
 
 def test_in_overload_answers_end_their_connections(server: Server) -> None:
-    # Far above a step of any machine, and far below the turn of the last of eight.
+    # Far above a step of any machine, and far below the turn of the last of four.
     apply(server, replace(PATIENT, objectives=Objectives(2.0, 5.0), active_sequences=1))
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert server.connection_after(PROMPT) is None
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        slow = [pool.submit(server.ask, SLOW) for _ in range(8)]
+        slow = [pool.submit(server.ask, SLOW) for _ in range(4)]
         server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("late",)] > 0, 20, "late request")
         assert server.connection_after(PROMPT) == "close"
-        assert [each.result().status for each in slow] == [200] * 8
+        assert [each.result().status for each in slow] == [200] * 4
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))
 

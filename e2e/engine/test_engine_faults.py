@@ -231,17 +231,6 @@ def test_a_server_whose_plugin_fails_under_load_serves_on_as_stock(
     crowd.assert_same(again)
 
 
-def test_without_limits_the_engine_is_stock_and_waits_for_them(
-    vllm: Environment, plugin: Path, crowd: Crowd, tmp_path: Path
-) -> None:
-    with Server(Settings(vllm, tmp_path, plugin)) as server:
-        server.complete_all(crowd.prompts[:10])
-        assert mode(server) == "waiting"
-        assert server.samples("holdfast:requests_arrived_total")[()] == 0
-        server.limits.write_text(LIMITS.to_json())
-        server.wait_for(lambda: mode(server) == "active", 20.0, "active plugin")
-
-
 def test_an_engine_that_vllm_runs_with_another_scheduler_keeps_that_one(
     vllm: Environment, plugin: Path, tmp_path: Path
 ) -> None:
