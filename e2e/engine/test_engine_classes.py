@@ -112,7 +112,8 @@ def overload(server: Server, headers: dict[str, str] | None) -> tuple[list[float
 
 def test_a_tight_class_is_served_at_once_in_an_overload_and_the_counts_are_the_clients(server: Server) -> None:
     plain, flood_seconds = overload(server, None)
-    bound = flood_seconds / 3
+    # Far above what a tight request takes on a machine that is slower by now, and below the wait without a class.
+    bound = flood_seconds / 2
     set_limits(server, replace(LIMITS, version=5, classes=(replace(TIGHT, objectives=Objectives(bound, 60.0)),)))
     before = {(name, metric): of_class(server, name, metric) for name in ("", "tight") for metric in METRICS}
     tight, _ = overload(server, HEADER)
