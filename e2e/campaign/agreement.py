@@ -53,12 +53,18 @@ def asked(api: ApiClient, seed: int, numbers: Iterable[int]) -> Iterator[Answers
         yield answers(api, specs.drawn(seed, number))
 
 
+def dry_run(api: ApiClient, body: Json) -> Json:
+    """Create an object without keeping it: as it would be stored. Raises ApiError where it is refused."""
+    path = f"/apis/{body['apiVersion']}/namespaces/default/{specs.plural(body)}?dryRun=All&fieldValidation=Strict"
+    stored: Json = api.create(path, body)
+    return stored
+
+
 def answers(api: ApiClient, body: Json) -> Answers:
     """Ask both about an object."""
-    path = f"/apis/{body['apiVersion']}/namespaces/default/{specs.plural(body)}?dryRun=All&fieldValidation=Strict"
     said = refusal(body)
     try:
-        stored = api.create(path, body)
+        stored = dry_run(api, body)
     except ApiError as error:
         if error.status not in _REFUSED:
             raise
