@@ -15,6 +15,8 @@ from e2e.patience import patient
 
 Json = dict[str, Any]
 
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 1.0
+
 
 class KubectlError(Exception):
     """Kubectl failed; the message is what it printed on standard error."""
@@ -119,13 +121,18 @@ class Kubectl:
         shown = json.dumps(last.get("status", last), indent=1)[:3000] if last else "nothing of that name was seen"
         raise Timeout(f"waited {patient(seconds):.0f} s for {what} of {kind}/{name}; last seen: {shown}")
 
-    def wait_until(self, is_true: Callable[[], bool], seconds: float, what: str, poll_seconds: float = 0.25) -> None:
-        """Ask again and again; for facts that are spread over several objects."""
+    def wait_until(
+        self, is_true: Callable[[], bool], seconds: float, what: str, poll_seconds: float | None = None
+    ) -> None:
+        """Ask again and again, less and less often unless told how often; for facts of several objects."""
         deadline = time.monotonic() + patient(seconds)
+        pause = poll_seconds or _FIRST_PAUSE_SECONDS
         while not is_true():
             if time.monotonic() > deadline:
                 raise Timeout(f"waited {patient(seconds):.0f} s for {what}")
-            time.sleep(poll_seconds)
+            time.sleep(pause)
+            # Each question is a process of kubectl, 0.2 s of CPU: four in a second take what is waited for.
+            pause = poll_seconds or min(_LONGEST_PAUSE_SECONDS, 1.2 * pause)
 
     def wait_established(self, crd: str) -> None:
         """Wait until the API server takes objects of a type; kubectl's own wait fails on one without any condition."""
