@@ -157,6 +157,8 @@ class Engine:
                 num_gpu_blocks_override=8,
                 enable_prefix_caching=False,
                 scheduler_cls="holdfast_engine.scheduler.HoldfastScheduler",
+                # Answers are compared with those of this engine: with few layers its thousands of steps take less.
+                hf_overrides={"num_hidden_layers": 2},
             )
         )
         self.scheduler: Any = self._engine.engine_core.engine_core.scheduler
