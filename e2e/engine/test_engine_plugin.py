@@ -209,7 +209,7 @@ def _apply(server: Server, version: int, sequences: int) -> float:
 
 def test_older_limits_are_passed_over(engine: Engine) -> None:
     engine.server.set_limits(LIMITS.to_json())
-    engine.server.complete(LONG)
+    engine.server.complete(replace(LONG, output_tokens=100))
     assert engine.server.samples("holdfast:limits")[("version",)] == 4
 
 
