@@ -121,8 +121,7 @@ class FastLoop:
         self._last = Features(0, 0, 0, 0.0)
         self._last_update = clock()
         self._results_at: float | None = None
-        self._next_fit = float("-inf")
-        self._next_record, self._lose_at = float("-inf"), float("inf")
+        self._next_fit, self._next_record, self._lose_at = -math.inf, -math.inf, math.inf
         self._emptied = False
         self._told_of_waiting = False
         self._told = (0, False)
