@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 UNIT := $(BIN)/pytest -n auto --dist worksteal tests
 IN_CLUSTER := $(BIN)/python -m e2e.cluster run --
 # Real vLLM processes load the processor: most of them one after the other, beside tests that mostly wait, in two parts.
-# Each of these two has a cluster of its own.
+# Each but the engines has a cluster of its own.
 ENGINE := e2e/engine
 BESIDE := $(addprefix e2e/test_,$(addsuffix .py,bench_vllm real_vllm promql promql_hangs promql_lags promql_plugins promql_victoriametrics alerts \
   recordings forged_series dashboards turns hours_and_heirs scale_to_zero handing_over))
@@ -82,7 +82,7 @@ test-cluster: install ## tests on a real cluster
 	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(BROWSER))
 
 test-engine: install ## tests of real vLLM processes, without a cluster
-	no_proxy=* $(BIN)/pytest $(ENGINE) | sed -u 's/^/engine | /'
+	$(BIN)/pytest $(ENGINE) | sed -u 's/^/engine | /'
 
 test-beside: install ## tests of Prometheus' answers and of what takes long
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'

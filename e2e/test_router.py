@@ -78,6 +78,7 @@ def test_of_the_requests_of_three_killed_replicas_only_those_with_a_token_are_lo
     lost = _lost(load)
     assert [record for record in lost if record.first_token_at is None] == []
     assert len(lost) <= 8 * _KILLED, "a replica runs eight sequences at most"
+    _wait_for_size(routed, _MANY)
     routed.wait_until(lambda: _open(routed) == 0.0, SEEN_SECONDS + 60, "a verdict for each of them")
     counted, told = _killed(routed), routed.get_json("llms", "chat")["status"]["slo"]
     print(

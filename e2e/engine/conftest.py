@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,17 @@ from e2e.engine.server import Prompt, Server, Settings
 from e2e.vllm.environment import Environment
 from e2e.vllm.installed import installed_vllm
 from e2e.vllm.model import VOCABULARY
+
+os.environ["no_proxy"] = "*"  # every server is on this host
+
+
+def _end(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+# Engines are processes of their own: who is asked to end ends them first.
+for _each in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(_each, _end)
 
 Answers = list[list[int] | None]
 

@@ -255,7 +255,9 @@ def is_conserved(found: dict[str, float] | None) -> bool:
     """Whether nothing was counted twice; after standing down, what was not judged by then never is."""
     if found is None:
         return True
-    judged = sum(found[name] for name in ("good", "bad_ttft", "bad_tpot", "bad_e2e", "bad_error", "withdrawn"))
+    judged = sum(
+        found[name] for name in ("good", "bad_ttft", "bad_tpot", "bad_e2e", "bad_error", "bad_killed", "withdrawn")
+    )
     return (
         judged <= found["arrived"] if math.isnan(found["unjudged"]) else judged + found["unjudged"] == found["arrived"]
     )
@@ -372,6 +374,7 @@ def main(model: str, result: str) -> None:
     """Break each hook in turn; those that nothing calls have no outcome."""
     import_all()
     # Runs are short, and steps of a busy machine differ by any factor: a law is fitted to whatever they are.
+    importlib.import_module("holdfast_engine.fastloop").SEEN_SECONDS = 0.0
     importlib.import_module("holdfast_engine.law.leastsquares").LEAST_STEPS = 1.0
     importlib.import_module("holdfast_engine.law.steplaw").LARGEST_ERROR = math.inf
     trial = Trial(model)

@@ -178,15 +178,15 @@ def test_an_error_for_one_answer_of_several_ends_them_all(server: Server) -> Non
 
 
 def test_in_overload_answers_end_their_connections(server: Server) -> None:
-    # Far above a step of any machine, and far below the turn of the last of four.
+    # Far above a step of any machine, and far below the turn of the last of six.
     apply(server, replace(PATIENT, objectives=Objectives(2.0, 5.0), active_sequences=1))
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert server.connection_after(PROMPT) is None
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        slow = [pool.submit(server.ask, SLOW) for _ in range(4)]
+        slow = [pool.submit(server.ask, SLOW) for _ in range(6)]
         server.wait_for(lambda: server.samples("holdfast:requests_waiting")[("late",)] > 0, 20, "late request")
         assert server.connection_after(PROMPT) == "close"
-        assert [each.result().status for each in slow] == [200] * 4
+        assert [each.result().status for each in slow] == [200] * 6
     server.wait_for(lambda: counts(server)["unjudged"] == 0, 20, "judgement of all requests")
     assert is_conserved(counts(server))
 

@@ -28,6 +28,7 @@ from holdfast.observe.series.queries import CACHE_CONFIG, ENGINE_INFO
 from holdfast.observe.series.samples import Sample
 from holdfast.observe.signals.engine_facts import engine_facts
 from holdfast_engine.law.model_figures import model_figures
+from holdfast_engine.objectives.limits import LOOK_SECONDS
 from holdfast_engine.objectives.rules import Limits, Objectives
 
 pytestmark = pytest.mark.vllm
@@ -209,7 +210,8 @@ def _apply(server: Server, version: int, sequences: int) -> float:
 
 def test_older_limits_are_passed_over(engine: Engine) -> None:
     engine.server.set_limits(LIMITS.to_json())
-    engine.server.complete(replace(LONG, output_tokens=100))
+    time.sleep(4 * LOOK_SECONDS)  # in which the file is read, and nothing tells of it
+    engine.server.complete(replace(LONG, output_tokens=10))
     assert engine.server.samples("holdfast:limits")[("version",)] == 4
 
 

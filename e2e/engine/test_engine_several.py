@@ -26,7 +26,9 @@ def by_engine(page: str, name: str) -> dict[str, float]:
 def test_counters_of_all_engines_are_on_the_page_of_the_pod(vllm: Environment, plugin: Path, tmp_path: Path) -> None:
     (tmp_path / "engine-limits").write_text(LIMITS.to_json())
     prompts = [Prompt(list(range(number, number + 20)), 8) for number in range(24)]
-    settings = Settings(vllm, tmp_path, plugin, arguments=("--data-parallel-size=2",), variables=_ON_ONE_HOST)
+    settings = Settings(
+        vllm, tmp_path, plugin, arguments=("--data-parallel-size=2",), variables=_ON_ONE_HOST, spawns=True
+    )
     with Pod(settings, FrontEnd.SEVERAL) as server:
         server.complete_all(prompts, at_once=8)
         page = server.get("/metrics")

@@ -38,7 +38,7 @@ from holdfast_engine.stats.stats_fields import LAW, RECORD_SECONDS, ROLES, Mode
 # Clocks of two processes are compared once, when a request arrives: no more than this is believed to have passed.
 LONGEST_TRANSIT_SECONDS = 10.0
 # Prometheus counts what a counter gains from one scrape to the next: it must see this engine's counters at zero first.
-SEEN_SECONDS = 60.0
+SEEN_SECONDS = 120.0
 FIT_SECONDS = 1.0
 FIT_STEPS = 16
 _NONE = math.nan
@@ -200,17 +200,18 @@ class FastLoop:
         return is_new or (self.ledger.judged, self.client_times.are_known) != self._told
 
     def _hear(self, now: float) -> bool:
-        """Take what is new; returns whether there are new limits."""
+        """Take what is new; returns whether that is news for who reads the record."""
         found = self._files.poll(now)
         if found is not None:
             self._take(found)
         self.client_times.poll(now)
         for name in self.ledger.expire(now):
             self.client_times.leave(name)
-        if now >= self._lose_at:
+        loses = now >= self._lose_at
+        if loses:
             self.ledger.lose()
             self._lose_at = float("inf")
-        return found is not None
+        return found is not None or loses
 
     def before_step(self, running: int) -> StepLimits:
         """Look, and fix the time of the order; returns the limits for `running` sequences."""
@@ -281,10 +282,13 @@ class FastLoop:
             return sequences, 0.0
         return sequences, max(1.0, min(self.queue.order.fresh_tokens, step.tokens_per_step))
 
-    def scheduled(self, output: Output) -> None:
-        """A step was scheduled: remember what it computes, and who waits for a first token from it."""
+    def scheduled(self, output: Output) -> bool:
+        """A step was scheduled: remember what it computes, and who waits for a first token from it.
+
+        Returns whether the engine was idle before: nothing was published since, and a request may end the engine.
+        """
         if not output.total_num_scheduled_tokens:
-            return
+            return False
         self._last = step_features(output, self._capacity.drafts)
         self._front_end.computed(self._last.prefill)
         self._free_sequences = self._free_after(output)
@@ -295,7 +299,8 @@ class FastLoop:
                 self._starting[name] = self.batch.interrupted.pop(name)
         now = self._clock()
         # Decoding requests wait from one step to the next, even while the engine does something else in between.
-        if not self._running and not self._pending:
+        was_idle = not self._running and not self._pending
+        if was_idle:
             self._last_update = now
             self.fit.begin(now)
         self._pending.append(_Pending(output, now, self._last, not self._pending))
@@ -310,6 +315,7 @@ class FastLoop:
                     self.batch.schedule(new.num_computed_tokens)
                 else:
                     self._prompts.start(request.num_prompt_tokens, new.num_computed_tokens)
+        return was_idle
 
     def came(self) -> None:
         """The engine has the results of a step, and begins to take them."""

@@ -101,7 +101,8 @@ class HoldfastScheduler(Scheduler):
         output: SchedulerOutput = super().schedule(*args, **kwargs)
         if self._loop is not None:
             with self._guard:
-                self._loop.scheduled(output)
+                if self._loop.scheduled(output):
+                    self._publish(self._loop)
         return output
 
     def update_from_output(

@@ -13,7 +13,7 @@ from holdfast_engine.fastloop import SEEN_SECONDS
 from holdfast_engine.objectives.rules import SERVICE_CLASS
 from holdfast_engine.stats.classfiles import CLASS_FIELDS, ClassFiles
 from holdfast_engine.stats.left_open import MOST_LEFT, left_open
-from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, nothing_yet
+from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, nothing_yet, off
 from holdfast_engine.stats.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_fastloop import ToyEngine, assert_conserved
 
@@ -85,6 +85,28 @@ def test_each_class_has_its_own_and_the_service_the_rest(tmp_path: Path) -> None
     of_class = dict.fromkeys(CLASS_FIELDS, 0.0)
     ClassFiles(path).write({name: [*(of_class | {"unjudged": n}).values()] for name, n in (("a", 2.0), ("", 9.0))})
     assert left_open(path) == {SERVICE_CLASS: 3, "a": 2}
+
+
+def test_batch_is_left_out_and_a_plugin_that_was_off_knows_of_no_class_either(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, 3.0)
+    of_class = dict.fromkeys(CLASS_FIELDS, 0.0) | {"unjudged": 7.0}
+    ClassFiles(path).write({"tight": [*of_class.values()], "night": [*(of_class | {"is_batch": 1.0}).values()]})
+    assert left_open(path) == {SERVICE_CLASS: 3, "tight": 7}
+    StatsWriter(path, len(FIELDS)).write(off(nothing_yet()))
+    assert left_open(path) == {}
+
+
+def test_the_first_step_of_an_idle_engine_says_so_since_its_requests_may_end_it() -> None:
+    engine = ToyEngine()
+    told = []
+    scheduled = engine.loop.scheduled
+    engine.loop.scheduled = lambda output: told.append(scheduled(output)) or told[-1]
+    for _ in range(2):
+        engine.arrive(output=8)
+        engine.run(5.0)
+    assert told.count(True) == 2
+    assert told[0]
 
 
 @settings(max_examples=30)

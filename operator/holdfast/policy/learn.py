@@ -96,7 +96,8 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         activator_misses=misses,
         batch=watch_batch(old.batch, seen, service.spec.batch, lead, now),
     )
-    return DemandLearning(demand, classes, arrived, evidence_of(verdicts.latest, classes, slo))
+    evidence = evidence_of(verdicts.latest, classes, _belief(observed), slo, arrivals.level_rps, now)
+    return DemandLearning(demand, classes, arrived, evidence)
 
 
 def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:
@@ -106,9 +107,12 @@ def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState
     broken = any(group.failing or group.ailing for group in observed.groups)
     broken = broken or observed.seen.failed > observed.seen.late + observed.seen.refused
     frozen = known.limited or observed.seems_sick or broken
-    belief = known.supply.capacity.belief(known.choice.accelerator)
-    judged = helped(classes, belief)
+    judged = helped(classes, _belief(observed))
     return headroom.follow(old, judged, level_rps, frozen, observed.starting, known.short, known.ample)
+
+
+def _belief(observed: Observation) -> replica_capacity.Belief | None:
+    return observed.known.supply.capacity.belief(observed.known.choice.accelerator)
 
 
 def learn_supply(

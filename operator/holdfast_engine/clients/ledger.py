@@ -145,7 +145,6 @@ class Ledger:
     def lose(self) -> None:
         """Count as bad what the predecessor left."""
         for tally in (self.own, *self.classes.values()):
-            self.judged += tally.left
             tally.killed, tally.left = tally.killed + tally.left, 0
 
     def date_back(self, request_id: str, arrived: float) -> None:

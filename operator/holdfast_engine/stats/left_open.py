@@ -20,13 +20,13 @@ logger = logging.getLogger("vllm.holdfast")
 def left_open(stats: Path) -> dict[str, int]:
     """Requests without a verdict in the last record of each class; to be read before the files are replaced.
 
-    An engine that ends by itself has judged all of them. Where there is no record, or no number in it, nothing is known
-    and nothing is counted.
+    Where there is no record, or no number in it, nothing is known and nothing is counted: so it is where the plugin was
+    off. Batch is left out, nobody waits for it, and its counts begin anew together.
     """
     own = read_stats(stats, len(FIELDS))
-    if own is None:
+    if own is None or not math.isfinite(own[FIELDS.index("unjudged")]):
         return {}
-    found = {name: numbers["unjudged"] for name, numbers in read_classes(stats).items()}
+    found = {name: each["unjudged"] for name, each in read_classes(stats).items() if not each["is_batch"]}
     found[SERVICE_CLASS] = own[FIELDS.index("unjudged")]
     left = {name: int(count) for name, count in found.items() if math.isfinite(count) and 0 < count <= MOST_LEFT}
     if left:

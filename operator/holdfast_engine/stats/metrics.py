@@ -200,8 +200,7 @@ class EngineCollector(Collector):
                     continue
                 label, refused = [self._identity.model_name, engine, name], rejected.pop(name, 0)
                 arrived.add_metric(label, numbers["arrived"] + refused)
-                failed = numbers["bad_error"] + numbers["bad_killed"]
-                outcomes = {"done": numbers["good"], "error": failed, "rejected": refused}
+                outcomes = {"done": numbers["good"], "error": numbers["bad_error"], "rejected": refused}
                 if numbers["handed_over"]:
                     outcomes["handed_over"] = numbers["handed_over"]
                 for outcome, count in (outcomes | {"withdrawn": numbers["withdrawn"]}).items():

@@ -15,11 +15,11 @@ from holdfast.domain.signals import ClassTraffic, History, RateSample
 from holdfast.domain.valid_traffic import judge
 from holdfast.enginemodel.replica_model import StepLawModel
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.class_budgets import ClassState
+from holdfast.policy.estimate.class_budgets import ClassState, evidence_of, hardest
 from holdfast.policy.estimate.headroom import Headroom, follow
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, believe
-from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts
+from holdfast.policy.estimate.slo_budget import Budget, SloState, Verdicts, add, slo_state
 from holdfast.policy.memory import Memory
 from tests.builders import NOW, ServiceBuilder, ServiceView, a_snapshot, condition, replicas, service, traffic
 
@@ -157,6 +157,29 @@ def test_requests_in_time_do_not_hide_a_late_class_from_what_is_learned_of_the_c
     assert gain(urgent=0.05) == pytest.approx(gain()), "which is no more than its objective allows"
     assert gain(urgent=0.3) == 1.0, "0.7 % of all requests, 2.7 % of its own"
     assert gain(rare=0.1) == pytest.approx(gain()), "no size is made for a class with so few requests"
+
+
+def test_a_class_that_was_late_before_does_not_hide_one_that_is_late_now_and_a_thin_one_stands_for_nobody() -> None:
+    urgent = Slo(0.3, 0.05, 0.99, 3600.0, name="urgent", priority=10)
+    own = dataclasses.replace(urgent, name="", objective=0.95)
+
+    def told(level_rps: float, urgent_late: float) -> tuple[float, float]:
+        budgets = dict.fromkeys(("", "urgent"), Budget(window_seconds=3600.0))
+        for second in range(0, 3600, 10):
+            early, late = second < 600, second >= 3000
+            budgets = {
+                "": add(budgets[""], Verdicts(19.0, 2.0) if late else Verdicts(21.0, 0.0), float(second)),
+                "urgent": add(budgets["urgent"], Verdicts(5.0, 5.0 if early else urgent_late), float(second)),
+            }
+        judged = ((each, budgets[each.name]) for each in (own, urgent))
+        states = [ClassState(each, budget, slo_state(budget, each, 3600.0)) for each, budget in judged]
+        assert hardest(states).slo.name == "urgent"
+        found = evidence_of(Verdicts(24.0, 2.0), states, None, own, level_rps, 3600.0)
+        return found.good, found.bad
+
+    assert told(3.0, 0.0) == (19.0, 2.0)
+    assert told(3.0, 0.2) == pytest.approx((4.2, 1.0)), "it may lose one of 100, for an objective of one of 20"
+    assert told(0.5, 1.0) == (19.0, 2.0), "of the other one there are fewer than 20 in a minute"
 
 
 def test_where_a_plugin_does_not_judge_requests_are_the_service_s_own() -> None:

@@ -16,6 +16,7 @@ from holdfast.domain.signals import History
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.enginemodel.class_mix import MATERIAL_SHARE
+from holdfast.policy.estimate.evidence_window import LEAST_REQUESTS, LOOK_SECONDS
 from holdfast.policy.estimate.replica_capacity import Belief
 from holdfast.policy.estimate.slo_budget import (
     NONE,
@@ -135,15 +136,21 @@ def shares(states: Sequence[ClassState], now: float) -> dict[str, float]:
     return {name: one / whole for name, one in judged.items()} if whole >= LEAST_JUDGED else {}
 
 
-def evidence_of(verdicts: Verdicts, states: Sequence[ClassState], slo: Slo) -> Verdicts:
+def evidence_of(
+    verdicts: Verdicts, states: Sequence[ClassState], belief: Belief | None, slo: Slo, level_rps: float, now: float
+) -> Verdicts:
     """Return the verdicts that say whether replicas keep up, for the service's own objective.
 
-    They are those of the hardest class with a material share: in time, the others would hide that it is late. A bad
-    request counts more where its class allows fewer. Until that class has enough verdicts, all `verdicts` count.
+    They are those of the class that lately burned most: in time, the others would hide that it is late. It has a
+    material share, and enough requests for a look. Without such a class all `verdicts` count, and so they do where
+    replicas do not help every class. A bad request counts more where its class allows fewer.
     """
-    found = hardest([each for each in states if each.state.share >= MATERIAL_SHARE] or states)
-    if not slo.classes or found.state.budget_remaining is None:
+    least = max(MATERIAL_SHARE, LEAST_REQUESTS / (LOOK_SECONDS * level_rps)) if level_rps > 0.0 else math.inf
+    lately = shares(states, now)
+    told = [each for each in states if lately.get(each.slo.name, 0.0) >= least]
+    if not told or len(helped(states, belief)) < len(states):
         return verdicts
+    found = max(told, key=lambda each: recent(each.budget, now, SHARES_SECONDS).bad_share / each.slo.budget_share)
     good, bad = found.budget.latest.good, found.budget.latest.bad
     more = bad * (slo.budget_share / found.slo.budget_share - 1.0)
     return Verdicts(max(0.0, good - more), bad + more)

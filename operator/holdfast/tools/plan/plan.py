@@ -181,7 +181,7 @@ def _choices(
 
 
 def _worth_long_trials(
-    prior: EnginePrior, slo: Slo, lengths: LengthPairs, tried: Sequence[LimitsCandidate]
+    prior: EnginePrior, slo: Slo, lengths: LengthPairs, tried: tuple[LimitsCandidate, ...]
 ) -> list[LimitsCandidate]:
     """The spec's limits, and the others that attain most in short trials, of those nearly the best by formula.
 
