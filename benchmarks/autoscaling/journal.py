@@ -31,6 +31,7 @@ FAST_LOOP = tuple(f"twin/arrays/{name}.py" for name in ("batch", "fast_loop", "f
 IN_PODS = (
     "../holdfast_engine/apiserver/admission.py",
     "../holdfast_engine/stats/classfiles.py",
+    "../holdfast_engine/stats/left_open.py",
     "../holdfast_engine/apiserver/frontend.py",
     "../holdfast_engine/stats/metrics.py",
     "../holdfast_engine/middleware.py",

@@ -133,7 +133,8 @@ def _add(row: Row, terms: Row) -> None:
     if row[OPEN] == 0.0:
         row[OPEN], row[STEPS], row[LONGEST_LAUNCH], row[LAUNCHED] = 1.0, 1.0, 0.0, 0.0
         row[LARGEST_PREFILL] = terms[1]
-        row[WINDOW:WINDOW_SECONDS] = terms[:5]
+        for place in range(5):  # a slice would allocate where this is compiled
+            row[WINDOW + place] = terms[place]
         return
     row[STEPS] += 1.0
     row[LARGEST_PREFILL] = max(row[LARGEST_PREFILL], terms[1])
