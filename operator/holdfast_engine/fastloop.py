@@ -210,7 +210,7 @@ class FastLoop:
         loses = now >= self._lose_at
         if loses:
             self.ledger.lose()
-            self._lose_at = float("inf")
+            self._lose_at = math.inf
         return found is not None or loses
 
     def before_step(self, running: int) -> StepLimits:
@@ -283,9 +283,9 @@ class FastLoop:
         return sequences, max(1.0, min(self.queue.order.fresh_tokens, step.tokens_per_step))
 
     def scheduled(self, output: Output) -> bool:
-        """A step was scheduled: remember what it computes, and who waits for a first token from it.
+        """Remember what the step that vLLM has scheduled computes, and which requests get a first token from it.
 
-        Returns whether the engine was idle before: nothing was published since, and a request may end the engine.
+        Returns whether the engine was idle before. Then no record has these requests yet, and one may end the engine.
         """
         if not output.total_num_scheduled_tokens:
             return False

@@ -109,8 +109,11 @@ def test_the_first_step_of_an_idle_engine_says_so_since_its_requests_may_end_it(
     assert told[0]
 
 
+LIVES = st.tuples(st.integers(0, 8), st.sampled_from((0.0, 0.5, 1.5, SEEN_SECONDS + 10.0)), st.booleans())
+
+
 @settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 8), st.sampled_from((0.0, 0.5, 1.5, 70.0)), st.booleans()), max_size=5))
+@given(st.lists(LIVES, max_size=5))
 def test_over_any_lives_each_request_is_in_one_count(lives: list[tuple[int, float, bool]]) -> None:
     left, arrived, judged = 0, 0, 0
     for requests, seconds, drains in lives:

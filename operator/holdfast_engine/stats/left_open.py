@@ -24,10 +24,11 @@ def left_open(stats: Path) -> dict[str, int]:
     off. Batch is left out, nobody waits for it, and its counts begin anew together.
     """
     own = read_stats(stats, len(FIELDS))
-    if own is None or not math.isfinite(own[FIELDS.index("unjudged")]):
+    unjudged = math.nan if own is None else own[FIELDS.index("unjudged")]
+    if not math.isfinite(unjudged):
         return {}
     found = {name: each["unjudged"] for name, each in read_classes(stats).items() if not each["is_batch"]}
-    found[SERVICE_CLASS] = own[FIELDS.index("unjudged")]
+    found[SERVICE_CLASS] = unjudged
     left = {name: int(count) for name, count in found.items() if math.isfinite(count) and 0 < count <= MOST_LEFT}
     if left:
         logger.warning("holdfast: the engine before this one was killed with %d open requests", sum(left.values()))
