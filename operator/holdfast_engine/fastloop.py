@@ -504,7 +504,7 @@ class FastLoop:
             limits = replace(limits, adapt=False)  # nobody decodes here whose TPOT a long step could break
         self.limits = limits
         self.client_times.take(limits)
-        self.ledger.declare(each.name for each in limits.classes)
+        self.ledger.declare(limits.classes)
         self._pace.keep(limits.by_name)
         self.queue.order.shares = rules.shares(limits)
         self._tpot_seconds = limits.tightest.tpot_seconds

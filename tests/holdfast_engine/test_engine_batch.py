@@ -20,6 +20,7 @@ from holdfast_engine.objectives.rules import (
     Kind,
     Limits,
     LimitsError,
+    Objectives,
     RequestClass,
     RequestVerdict,
     longest_wait_seconds,
@@ -423,3 +424,20 @@ def test_verdicts_of_batch_do_not_say_whose_times_are_used() -> None:
     engine.run(10.0)
     assert (engine.loop.ledger.judged, engine.loop.ledger.engine_timed) == (1, 0)
     assert RequestVerdict.TTFT in engine.loop.ledger.own.bad
+
+
+@pytest.mark.parametrize("is_batch_first", [False, True])
+def test_a_class_of_another_kind_counts_from_zero(tmp_path: Path, is_batch_first: bool) -> None:
+    """Late requests of before are no batch work that is still to be done, and batch is not good interactive work."""
+    batch, interactive = NIGHT, RequestClass("night", Objectives(0.001, 0.05))
+    first, second = (batch, interactive) if is_batch_first else (interactive, batch)
+    engine = engine_of(replace(LIMITS, classes=(first,)))
+    for _ in range(30):
+        ask(engine, "night")
+    engine.run(60.0)
+    engine.loop._take(replace(LIMITS, version=2, classes=(second,)))
+    for _ in range(5):
+        ask(engine, "night")
+    engine.run(60.0)
+    numbers = engine.loop.class_numbers()["night"]
+    assert dict(zip(CLASS_FIELDS, numbers, strict=True))["arrived"] == 5

@@ -46,6 +46,7 @@ class Tally:
     good_tokens: int = 0
     left: int = 0
     killed: int = 0
+    is_batch: bool = False
 
     @property
     def numbers(self) -> list[float]:
@@ -114,10 +115,15 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._open) + len(self._unwritten)
 
-    def declare(self, names: Iterable[str]) -> None:
+    def declare(self, classes: Iterable[RequestClass]) -> None:
         """Count these classes apart. A class that is not among them any more takes its counts along, and what it has
-        open is in no count: labels stay as many as are declared."""
-        self.classes = {name: self.classes.get(name) or Tally() for name in names}
+        open is in no count: labels stay as many as are declared. So does one that becomes Batch, or is it no more:
+        its counts have other names then."""
+        known, self.classes = self.classes, {}
+        for each in classes:
+            tally = known.get(each.name)
+            is_kept = tally is not None and tally.is_batch == each.is_batch
+            self.classes[each.name] = tally if is_kept else Tally(is_batch=each.is_batch)
 
     def entry(self, request_id: str) -> Entry | None:
         """The request of this name in the engine, None where it is unknown."""
