@@ -131,6 +131,10 @@ REFUSED = {
         changed(lambda made: made["spec"]["template"]["spec"].pop("automountServiceAccountToken")),
         _NO_PODS + "serviceAccountName",
     ),
+    "a token in a volume": (
+        _pod(volumes=[{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
+        _NO_PODS + "serviceAccountName",
+    ),
     "the node's network": (_pod(hostNetwork=True), _NO_PODS + "hostNetwork"),
     "a port of the node": (_engine(ports=[{"containerPort": 80, "hostPort": 80}]), _NO_PODS + "hostNetwork"),
     "the node's processes": (_pod(hostPID=True), _NO_PODS + "hostPID"),

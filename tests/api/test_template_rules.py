@@ -26,6 +26,14 @@ NEEDS = [
     ({"spec": {"serviceAccountName": None}}, "spec.serviceAccountName", "serviceAccountName"),
     ({"spec": {"serviceAccountName": ""}}, "spec.serviceAccountName", "serviceAccountName"),
     ({"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}, "spec.volumes[v].hostPath", "hostPath"),
+    *(
+        (
+            {"spec": {"volumes": [{"name": "v", "projected": {"sources": [{"configMap": {}}, {source: {}}]}}]}},
+            f"spec.volumes[v].projected.sources.{source}",
+            "serviceAccountName",
+        )
+        for source in ("serviceAccountToken", "podCertificate")
+    ),
     (container(privileged=True), "spec.containers[x].securityContext.privileged", "privileged"),
     (container("initContainers", privileged=True), "spec.initContainers[x].securityContext", "privileged"),
     (container("ephemeralContainers", privileged=True), "spec.ephemeralContainers[x].securityContext", "privileged"),

@@ -218,6 +218,9 @@ privileged: >-
   && each.?securityContext.?procMount.orValue('Default') == 'Default')
 # A Job that tunes runs as the service that it measures, which does not own it.
 serviceAccountName: >-
-  variables.pods.all(pod, !pod.?automountServiceAccountToken.orValue(true) && (request.resource.resource == 'jobs'
+  variables.pods.all(pod, !pod.?automountServiceAccountToken.orValue(true)
+  && pod.?volumes.orValue([]).all(volume, volume.?projected.?sources.orValue([]).all(source,
+  !has(source.serviceAccountToken) && !has(source.podCertificate)))
+  && (request.resource.resource == 'jobs'
   || pod.?serviceAccountName.orValue('default') in ['default'] + variables.owners))
 {{- end }}

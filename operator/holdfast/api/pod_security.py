@@ -49,6 +49,8 @@ _SYSCTLS = (
     "net.ipv4.tcp_syncookies",
     "net.ipv4.tcp_wmem",
 )
+# Of the pod's account, in a projected volume.
+_CREDENTIALS = ("serviceAccountToken", "podCertificate")
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 
 Need = tuple[str, str]
@@ -104,8 +106,12 @@ def _pod_needs(spec: Mapping[str, Any]) -> Iterator[Need]:
     if spec.get("automountServiceAccountToken", False) is not False:
         yield "spec.automountServiceAccountToken", "serviceAccountName"
     for volume in mappings(spec.get("volumes")):
+        place = f"spec.volumes[{volume.get('name')}]"
         if "hostPath" in volume:
-            yield f"spec.volumes[{volume.get('name')}].hostPath", "hostPath"
+            yield f"{place}.hostPath", "hostPath"
+        for source in mappings(mapping(volume.get("projected")).get("sources")):
+            held = (field for field in _CREDENTIALS if field in source)
+            yield from ((f"{place}.projected.sources.{field}", "serviceAccountName") for field in held)
     security = mapping(spec.get("securityContext"))
     for sysctl in mappings(security.get("sysctls")):
         if sysctl.get("name") not in _SYSCTLS:
