@@ -118,6 +118,21 @@ def test_each_form_of_uri_has_its_place(uri: str, argument: str, source: str | N
     assert (set(location.volume) - {"name"} if location.volume else set()) == ({source} if source else set())
 
 
+def test_a_claim_of_model_adapters_and_cache_is_one_volume() -> None:
+    shared = {"uri": "pvc://weights/base", "cache": {"pvc": "weights"}}
+    adapters = {
+        "adapters": [{"name": "sql", "uri": "pvc://weights/sql"}, {"name": "mail", "uri": "pvc://weights/mail"}]
+    }
+    pod = chat_h100(service({"model": {**shared, "lora": adapters}}))["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["volumes"] if "persistentVolumeClaim" in each] == ["cache"]
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "cache"}
+    assert {path: each.get("readOnly", False) for path, each in mounts.items()} == {
+        "/cache": False,
+        "/models": True,
+        "/adapters/weights": True,
+    }
+
+
 def test_adapters_are_listed_behind_one_flag_and_mounted_read_only() -> None:
     manifest = chat_h100(service(ADAPTERS))
     args, mounts = engine(manifest)["args"], engine(manifest)["volumeMounts"]

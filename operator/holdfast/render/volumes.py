@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from holdfast.api.llmservice import LLMServiceSpec
 from holdfast.render.arguments import TLS_FOLDER
-from holdfast.rendered.model import Location, locate_adapter, locate_model
+from holdfast.rendered.model import locate_adapter, locate_model
 from holdfast.rendered.names import Manifest, short_hash
 
 POD_FILES_FOLDER = "/holdfast"
@@ -16,7 +16,6 @@ _READ_ONLY_FILES = 0o444
 
 def volumes(spec: LLMServiceSpec, pod_files_name: str) -> list[Manifest]:
     """The pod's volumes."""
-    weights = [each.volume for each in _located(spec)]
     tls = spec.engine.tls_secret_ref
     return [
         {"name": "holdfast", "configMap": {"name": pod_files_name, "defaultMode": _READ_ONLY_FILES}},
@@ -24,29 +23,36 @@ def volumes(spec: LLMServiceSpec, pod_files_name: str) -> list[Manifest]:
         {"name": "tmp", "emptyDir": {}},
         # Tensor-parallel processes pass tensors through it; the container runtime's default is 64 MiB.
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        *(each for each in weights if each is not None),
+        *(volume for volume, _ in _weights(spec) if volume is not None),
         *([{"name": "tls", "secret": {"secretName": tls.name}}] if tls else []),
     ]
 
 
 def mounts(spec: LLMServiceSpec) -> list[Manifest]:
     """The engine's mounts."""
-    weights = [each.mount for each in _located(spec)]
     return [
         {"name": "holdfast", "mountPath": POD_FILES_FOLDER, "readOnly": True},
         {"name": "cache", "mountPath": CACHE_FOLDER},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-        *(each for each in weights if each is not None),
+        *(mount for _, mount in _weights(spec)),
         *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if spec.engine.tls_secret_ref else []),
     ]
 
 
-def _located(spec: LLMServiceSpec) -> Iterable[Location]:
-    """Where the weights of model and adapters are; what adapters share, once."""
-    lora = spec.model.lora
+def _weights(spec: LLMServiceSpec) -> Iterator[tuple[Manifest | None, Manifest]]:
+    """Volumes and mounts of the weights of model and adapters; None where a volume is there already.
+
+    A claim is one volume: some kubelets wait forever for a claim that two volumes of a pod name
+    (kubernetes/kubernetes#122140).
+    """
+    lora, cache = spec.model.lora, spec.model.cache.pvc
     found = [locate_model(spec.model.uri), *(locate_adapter(each.uri) for each in (lora.adapters if lora else ()))]
-    return {each.volume["name"]: each for each in found if each.volume is not None}.values()
+    names = {cache: "cache"} if cache else {}
+    for each in {each.mount_path: each for each in found if each.volume is not None}.values():
+        own = each.volume["name"]
+        name = names.setdefault(each.volume.get("persistentVolumeClaim", {}).get("claimName", own), own)
+        yield (each.volume if name == own else None), {**each.mount, "name": name}
 
 
 def cache_environment(spec: LLMServiceSpec, image: str) -> dict[str, str]:
