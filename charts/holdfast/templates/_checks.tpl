@@ -18,10 +18,10 @@
 {{- if and $given (lt (include "holdfast.seconds" $given | float64) (index . 1 | float64)) -}}{{- fail (last .) -}}{{- end -}}
 {{- end -}}
 {{- $taken := dict (toString (int $settings.httpPort)) "--http-port" -}}
-{{- range $next := list (list "--health-port" $settings.healthPort 8081) (list "--status-port" $settings.statusPort 8090) -}}
+{{- range $next := list (list "--health-port" $settings.healthPort) (list "--status-port" $settings.statusPort) -}}
 {{- $port := index $next 1 | int -}}
 {{- with get $taken (toString $port) -}}
-{{- fail (printf "%s: %d is already %s; choose another port, such as %d" (first $next) $port . (last $next)) -}}
+{{- fail (printf "%s: %d is already %s; choose another port, such as 8082" (first $next) $port .) -}}
 {{- end -}}
 {{- if $port -}}{{- $_ := set $taken (toString $port) (first $next) -}}{{- end -}}
 {{- end -}}

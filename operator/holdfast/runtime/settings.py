@@ -202,11 +202,11 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
         taken: dict[int, str] = {}
-        for flag, free in (("http_port", 8080), ("health_port", 8081), ("status_port", 8090)):
+        for flag in ("http_port", "health_port", "status_port"):
             port = getattr(self, flag)
             if port in taken:
                 other = taken[port]
-                raise ValueError(f"{_flag(flag)}: {port} is already {other}; choose another port, such as {free}")
+                raise ValueError(f"{_flag(flag)}: {port} is already {other}; choose another port, such as 8082")
             if port:
                 taken[port] = _flag(flag)
         return self
