@@ -61,6 +61,8 @@ PRICES = ("$/h", "$/M\ntokens", "M tokens\n/$")
 
 FRONT = "Cost and attainment with random requests at that rate, spread evenly (Pareto front)"
 
+WITHOUT_PREFILL = "the prefill pool is not planned for: each replica is planned as one that computes its own prompts"
+
 DRAFTS = "Speculative decoding, by the closed form; what drafting itself takes is not counted"
 
 
@@ -85,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2
     found, whose = _offers(spec, load, demand, arguments)
-    noted = [*whose, *notes(spec, found, load.recorded is not None, bool(whose))]
+    whole = [WITHOUT_PREFILL] if service.spec.prefill else []
+    noted = [*whose, *whole, *notes(spec, found, load.recorded is not None, bool(whose))]
     drafts = arguments.speculate and speculated(spec, load.rate_rps, load.lengths, found, arguments.speculate)
     if arguments.json:
         drafted = {} if drafts is None else {"speculation": [asdict(each) for each in drafts]}
