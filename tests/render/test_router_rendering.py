@@ -121,6 +121,15 @@ def test_resources_of_a_router_are_merged_into_the_defaults() -> None:
     }
 
 
+def test_a_limit_of_ours_never_bounds_what_a_router_requests() -> None:
+    routing = service({"router": {"resources": {"requests": {"memory": "4Gi"}}}})
+    spec = of_router(render(routing, ["h100"], OURS, RenderContext()))["Deployment", "chat-router"]["spec"]
+    assert spec["template"]["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "500m", "memory": "4Gi"},
+        "limits": {},
+    }
+
+
 @pytest.mark.parametrize(
     ("declared", "policy"), [({}, "round_robin"), ({"policy": "ConsistentHash"}, "consistent_hash")]
 )

@@ -114,9 +114,16 @@ def _container(service: LLMService, declared: Router, settings: RenderSettings) 
         "readinessProbe": {**probe("/v1/models" if service.spec.prefill else "/readiness"), "periodSeconds": 2},
         "livenessProbe": {**probe("/liveness"), "periodSeconds": 10, "failureThreshold": 6},
         "securityContext": restricted.container_security(),
-        "resources": strategic_merge(_RESOURCES, declared.resources),
+        "resources": _resources(declared),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _resources(declared: Router) -> Manifest:
+    """What is declared, merged into ours; a limit of ours may be less than what is requested, so it goes then."""
+    asked = declared.resources.get("requests", {})
+    limits = {name: limit for name, limit in _RESOURCES["limits"].items() if name not in asked}
+    return strategic_merge({**_RESOURCES, "limits": limits}, declared.resources)
 
 
 def _arguments(service: LLMService, declared: Router, settings: RenderSettings) -> list[str]:
