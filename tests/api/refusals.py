@@ -1099,6 +1099,15 @@ _PREFILL = (
         "spec.prefill",
         "remove model.lora",
     ),
+    *(
+        Refusal(
+            f"a prefill pool with classes that {how}",
+            {**_PAIR, "slo": {"classes": [{"name": "premium"}], **claim}},
+            "spec.slo.claim",
+            "set slo.claim: Body",
+        )
+        for how, claim in (("a header names", {}), ("nothing names", {"claim": "None"}))
+    ),
     Refusal(
         "a prefill pool without the plugin",
         {**_PAIR, "engine": {"plugin": "Disabled"}},
@@ -1144,6 +1153,13 @@ _ROUTER = (
         {"router": {}, "engine": {"apiKeySecretRef": {"name": "chat", "key": "token"}}},
         "spec.router",
         "ask for the key at a gateway, or remove router",
+    ),
+    *(
+        Refusal(f"a router in front of a key in {place}", {"router": {}, **spec}, "spec.router", "remove VLLM_API_KEY")
+        for place, spec in (
+            ("engine.env", {"engine": {"env": [{"name": "VLLM_API_KEY", "value": "secret"}]}}),
+            ("an accelerator's env", {"accelerators": [{"name": "h100", "env": [{"name": "VLLM_API_KEY"}]}]}),
+        )
     ),
     Refusal(
         "a router of a service that rejects",

@@ -102,3 +102,31 @@ def test_a_benchmark_is_accepted(case: Accepted) -> None:
 def test_every_sentence_names_one_case() -> None:
     sentences = [case.sentence for case in (*REFUSALS, *ACCEPTED)]
     assert len(sentences) == len(set(sentences))
+
+
+_FOUR = {"limits": {"nvidia.com/gpu": "4"}}
+_ENGINE_WITH_FOUR = {"spec": {"containers": [{"name": "vllm", "resources": _FOUR}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "at"),
+    [
+        ({"engine": {"resources": _FOUR}}, "spec.engine.resources.limits"),
+        ({"engine": {"resources": {"requests": {"nvidia.com/gpu": 2}}}}, "spec.engine.resources.requests"),
+        ({"template": _ENGINE_WITH_FOUR}, "spec.template.spec.containers.resources.limits"),
+        (
+            {"accelerators": [{"name": "h100", "template": _ENGINE_WITH_FOUR}]},
+            "spec.accelerators[0].template.spec.containers.resources.limits",
+        ),
+    ],
+)
+def test_gpus_that_another_field_asks_for_are_those_of_the_accelerator(spec: dict[str, Any], at: str) -> None:
+    with pytest.raises(InvalidLLMService, match=r"set accelerators\[\]\.count") as refusal:
+        LLMService.parse(changed(spec))
+    assert at in str(refusal.value)
+
+
+@pytest.mark.parametrize("asked", [4, "4"])
+def test_gpus_may_be_said_twice_with_one_number(asked: int | str) -> None:
+    four = {"requests": {"nvidia.com/gpu": asked, "cpu": 8}, "limits": {"nvidia.com/gpu": asked}}
+    LLMService.parse(changed({"engine": {"resources": four}, "accelerators": [{"name": "h100", "count": 4}]}))

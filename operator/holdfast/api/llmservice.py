@@ -23,7 +23,7 @@ from holdfast.api.group_set import (
 from holdfast.api.inference_pool import InferencePool
 from holdfast.api.lora import NAMED_APART, Lora
 from holdfast.api.objectives import Objectives
-from holdfast.api.parallelism import COUNT_IS_PRODUCT, MAX_GPUS, Count, Parallelism
+from holdfast.api.parallelism import COUNT_IS_PRODUCT, MAX_GPUS, Count, Parallelism, require_gpus_said_once
 from holdfast.api.parsing import InvalidObject, parsed
 from holdfast.api.prefill import NAMES_OF_PREFILL_FIT
 from holdfast.api.quantities import parse_duration_seconds
@@ -398,6 +398,11 @@ class LLMServiceSpec(ApiModel):
         adapters = () if self.model.lora is None else self.model.lora.adapters
         found = ((f".model.lora.adapters[{number}].slo", each.own_class) for number, each in enumerate(adapters))
         require_bounds_that_fit(self.slo, ((path, each) for path, each in found if each is not None))
+        return self
+
+    @model_validator(mode="after")
+    def _gpus_are_said_once(self) -> Self:
+        require_gpus_said_once(self)
         return self
 
     @property

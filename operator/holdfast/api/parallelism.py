@@ -1,10 +1,12 @@
 """How the GPUs of a replica share its work: the field `accelerators[].parallelism`, and its rules."""
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, StrictInt
 
-from holdfast.api.rules import ApiModel, JsonSchema, Rule
+from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings
+from holdfast.api.rules import ApiModel, BrokenRule, JsonSchema, Rule
 
 MAX_GPUS = 64
 
@@ -17,6 +19,32 @@ def cel_gpus(name: str) -> str:
     """CEL for the GPUs of a replica on an accelerator: its count, else the product, else one."""
     product = _cel_product(f"{name}.parallelism")
     return f"(has({name}.count) ? {name}.count : has({name}.parallelism) ? {product} : 1)"
+
+
+def require_gpus_said_once(spec: Any) -> None:
+    """Raise BrokenRule where engine.resources or a template asks for other GPUs than the accelerator has.
+
+    The operator alone checks it: the two numbers are of any form that Kubernetes takes.
+    """
+    for number, accelerator in enumerate(spec.accelerators):
+        for place, resources in _resources(spec, accelerator, f".accelerators[{number}]"):
+            for kind in ("requests", "limits"):
+                asked = mapping(resources.get(kind)).get(accelerator.resource)
+                if asked is not None and str(asked) != str(accelerator.gpus_per_pod):
+                    raise BrokenRule(
+                        f"{accelerator.resource}: {asked} is another number of GPUs than {accelerator.gpus_per_pod}, "
+                        f"which accelerator {accelerator.name} has: set accelerators[].count, and remove it here",
+                        f"{place}.{kind}",
+                    )
+
+
+def _resources(spec: Any, accelerator: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The resources that a spec names for its engines on an accelerator, with their paths."""
+    yield ".engine.resources", spec.engine.resources
+    for owner, template in (("", spec.template), (path, accelerator.template)):
+        for container in mappings(mapping(mapping(template).get("spec")).get("containers")):
+            if container.get("name") == ENGINE_CONTAINER:
+                yield f"{owner}.template.spec.containers.resources", mapping(container.get("resources"))
 
 
 def _without_default(schema: JsonSchema) -> None:

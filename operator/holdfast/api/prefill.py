@@ -47,6 +47,13 @@ PREFILL_RULES = (
         lambda spec: spec.model.lora is None,
     ),
     _asks(
+        "!has(self.slo.classes) || self.slo.classes.size() == 0 || (has(self.slo.claim) && self.slo.claim == 'Body')",
+        "with prefill, requests can name their class in the body only, because vllm-router passes no headers of clients"
+        " on to a pair: set slo.claim: Body, or remove slo.classes",
+        lambda spec: not spec.slo.classes or spec.slo.claim == "Body",
+        ".slo.claim",
+    ),
+    _asks(
         "!has(self.engine) || !has(self.engine.plugin) || self.engine.plugin != 'Disabled'",
         "prefill and engine.plugin Disabled exclude each other, because only Holdfast's plugin counts a request of two"
         " engines once: remove engine.plugin, or prefill",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt
 
@@ -22,6 +23,14 @@ class Router(ApiModel):
 
 
 _ROUTED = "!has(self.router)"
+API_KEY = "VLLM_API_KEY"
+"""vLLM's variable of the key that it asks clients for."""
+_KEYLESS = f"{{}}.env.all(e, e.name != '{API_KEY}')"
+
+
+def _has_key(env: Iterable[Mapping[str, Any]]) -> bool:
+    return any(variable.get("name") == API_KEY for variable in env)
+
 
 ROUTER_RULES = (
     Rule(
@@ -42,6 +51,14 @@ ROUTER_RULES = (
         "router and engine.apiKeySecretRef exclude each other, because vllm-router lets everybody who reaches it add an"
         " address, and sends requests there with their keys: ask for the key at a gateway, or remove router",
         lambda spec: spec.router is None or spec.engine.api_key_secret_ref is None,
+        ".router",
+    ),
+    Rule(
+        f"{_ROUTED} || (!has(self.engine) || !has(self.engine.env) || {_KEYLESS.format('self.engine')})"
+        f" && self.accelerators.all(a, !has(a.env) || {_KEYLESS.format('a')})",
+        f"router and {API_KEY} in env exclude each other, because vllm-router sends keys to any address that somebody"
+        f" adds: ask for the key at a gateway, and remove {API_KEY}, or router",
+        lambda spec: spec.router is None or not any(_has_key(each.env) for each in (spec.engine, *spec.accelerators)),
         ".router",
     ),
     Rule(

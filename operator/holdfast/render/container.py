@@ -6,6 +6,7 @@ import math
 
 from holdfast.api.engine_environment import RUST_FRONTEND
 from holdfast.api.llmservice import NO_RESOURCE, Accelerator, LLMServiceSpec, SecretKeyReference
+from holdfast.api.router import API_KEY
 from holdfast.render import plugin, restricted, volumes
 from holdfast.render.arguments import EngineFlags
 from holdfast.render.settings import RenderSettings
@@ -76,7 +77,7 @@ def environment(
         **({RUST_FRONTEND: "1"} if spec.engine.has_rust_front_end else {}),
         **({"HOLDFAST_POD_PORT": str(names.POD_PORT)} if own_front_end(spec, accelerator) else {}),
     }
-    secrets = {"HF_TOKEN": spec.model.token_secret_ref, "VLLM_API_KEY": spec.engine.api_key_secret_ref}
+    secrets = {"HF_TOKEN": spec.model.token_secret_ref, API_KEY: spec.engine.api_key_secret_ref}
     ours = [
         *({"name": name, "value": value} for name, value in values.items()),
         *(_from_secret(name, reference) for name, reference in secrets.items() if reference is not None),
