@@ -23,7 +23,7 @@ from holdfast_engine.objectives import rules
 from holdfast_engine.objectives.claims import class_of, header_key
 from holdfast_engine.objectives.handover import KEY, Handover, forget_blocks, handover_of
 from holdfast_engine.objectives.limits import LimitsFiles
-from holdfast_engine.objectives.request import Queued, Request, ending_of, is_own
+from holdfast_engine.objectives.request import Queued, Request, ending_of, is_notice, is_own
 from holdfast_engine.objectives.rules import SERVICE_CLASS, Ending, Limits, Overload, RequestClass, Role
 from holdfast_engine.queue import batch
 from holdfast_engine.queue.batch import BatchRequests
@@ -142,7 +142,7 @@ class FastLoop:
 
     def arrive(self, request: Request) -> None:
         """A request reached the engine; without objectives nothing can be said about it."""
-        if self.limits is None or is_own(request, self._own_name):
+        if self.limits is None or is_own(request, self._own_name) or is_notice(request):
             return
         transit = min(max(self._wall_clock() - request.arrival_time, 0.0), LONGEST_TRANSIT_SECONDS)
         now = self._clock()

@@ -41,6 +41,7 @@ class ToyRequest:
     sampling_params: Any = None
     lora_request: Any = None
     kv_transfer_params: dict[str, Any] | None = None
+    abort_immediately: bool = False
 
 
 @dataclass

@@ -187,6 +187,19 @@ def test_blocks_whose_lease_may_end_before_they_are_read_are_computed_anew(since
     assert pair.decode.loop.ledger.own.received == 1
 
 
+def test_what_only_has_blocks_freed_is_no_request() -> None:
+    pair = Pair()
+    notice = ToyRequest("r1", pair.decode.now + 1e9, 1, 1, kv_transfer_params=pair.compute(pair.prefill.ask()))
+    notice.abort_immediately = True
+    pair.decode.now += 100.0
+    pair.decode.loop.arrive(notice)
+    pair.decode.loop.finish([notice.request_id])
+    own = pair.decode.loop.ledger.own
+    assert (own.arrived, own.received, own.withdrawn, sum(own.bad.values())) == (0, 0, 0, 0)
+    assert notice.kv_transfer_params is not None
+    assert notice.kv_transfer_params["do_remote_prefill"], "vLLM tells the prefill engine by that"
+
+
 def test_an_engine_of_whole_requests_neither_tells_nor_believes_a_hand_over() -> None:
     engine = PrefillEngine(LIMITS)
     engine.ask()

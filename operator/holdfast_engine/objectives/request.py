@@ -75,6 +75,12 @@ def is_own(request: Request, own_name: str) -> bool:
     return bool(own_name) and request.request_id.startswith(f"cmpl-{own_name}-")
 
 
+def is_notice(request: Request) -> bool:
+    """Whether it only has the engine free what a prefill engine keeps: vLLM tells so of a request that it turned away,
+    or whose client left. What came of it as a request is known without it."""
+    return bool(getattr(request, "abort_immediately", False))
+
+
 _ENDINGS = {"FINISHED_ABORTED": Ending.ABORTED, "FINISHED_ERROR": Ending.FAILED}
 
 
