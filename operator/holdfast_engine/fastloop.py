@@ -124,7 +124,7 @@ class FastLoop:
         self._next_fit, self._next_record, self._lose_at = -math.inf, -math.inf, math.inf
         self._emptied = False
         self._told_of_waiting = False
-        self._told = (0, False)
+        self._told, self._reports_taken = (0, False), self.client_times.taken
         self._active = self._balanced = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
@@ -213,13 +213,18 @@ class FastLoop:
             self._lose_at = math.inf
         return found is not None or loses
 
+    def catch_up(self, now: float | None = None) -> None:
+        """Take what is new between two steps, when the engine has every request that was reported by now."""
+        self._hear(self._clock() if now is None else now)
+        self._reports_taken = self.client_times.taken
+
     def before_step(self, running: int) -> StepLimits:
         """Look, and fix the time of the order; returns the limits for `running` sequences."""
         failure = self.failure or self.queue.failure
         if failure is not None:
             raise failure
         now = self._clock()
-        self._hear(now)
+        self.catch_up(now)
         if self.limits is not None and self._front_end.is_due(now):
             times = self.client_times
             lag_seconds = times.reading.recent(now) + times.lag.recent(now)
@@ -404,6 +409,7 @@ class FastLoop:
             # `expected_seconds` counts one of them.
             self._ahead_seconds(self._depth - 1 if self._pending else 0),
             float(self.client_times.are_known),
+            float(self._reports_taken),
             *self.client_times.first.numbers,
             *self.client_times.last.numbers,
             *self._limits_record(),

@@ -126,6 +126,7 @@ class HoldfastScheduler(Scheduler):
         ended: list[Request] = super().finish_requests(request_ids, finished_status)
         if ended and self._loop is not None:
             with self._guard:
+                self._loop.catch_up()
                 self._loop.finish(request.request_id for request in ended)
                 self._publish(self._loop)
         return ended
@@ -160,7 +161,7 @@ class HoldfastScheduler(Scheduler):
 
     def _begin(self) -> None:
         path = stats_fields.stats_path(self.parallel_config.data_parallel_index)
-        left = left_open(path)
+        left = left_open(path, stats_fields.written_path())
         self._numbers = stats_fields.nothing_yet()
         self._writer = StatsWriter(path, len(stats_fields.FIELDS))
         self._writer.write(self._numbers)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast_engine.clients.written_file import ReportKind, WrittenReader, WrittenWriter, begun_since, name_of
 from holdfast_engine.fastloop import SEEN_SECONDS
 from holdfast_engine.objectives.rules import SERVICE_CLASS
 from holdfast_engine.stats.classfiles import CLASS_FIELDS, ClassFiles
@@ -17,12 +18,15 @@ from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, nothing_yet, off
 from holdfast_engine.stats.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_fastloop import ToyEngine, assert_conserved
 
-UNJUDGED, KILLED = FIELDS.index("unjudged"), COUNTS.index("bad_killed")
+UNJUDGED, TAKEN, KILLED = FIELDS.index("unjudged"), FIELDS.index("reports_taken"), COUNTS.index("bad_killed")
+
+BEGAN, FIRST, LAST, GONE = ReportKind.STARTED, ReportKind.FIRST, ReportKind.LAST, ReportKind.GONE
+HELD, RESUMED = ReportKind.HELD, ReportKind.RESUMED
 
 
-def record(path: Path, unjudged: float) -> None:
+def record(path: Path, unjudged: float, taken: float = 0.0) -> None:
     numbers = nothing_yet()
-    numbers[UNJUDGED] = unjudged
+    numbers[UNJUDGED], numbers[TAKEN] = unjudged, taken
     StatsWriter(path, len(FIELDS)).write(numbers)
 
 
@@ -95,6 +99,70 @@ def test_batch_is_left_out_and_a_plugin_that_was_off_knows_of_no_class_either(tm
     assert left_open(path) == {SERVICE_CLASS: 3, "tight": 7}
     StatsWriter(path, len(FIELDS)).write(off(nothing_yet()))
     assert left_open(path) == {}
+
+
+def written(folder: Path, *reports: tuple[ReportKind, str]) -> Path:
+    """What an API server told, in this order."""
+    writer = WrittenWriter(folder / "answers.written")
+    for kind, name in reports:
+        writer.write(kind, name_of(name), 1.0)
+    return writer.path
+
+
+def test_what_came_during_the_last_step_is_open_too(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, 2.0, taken=2.0)
+    old, new = ((BEGAN, "a"), (ReportKind.ARRIVED, "b")), ((BEGAN, "c"), (LAST, "a"), (ReportKind.ARRIVED, "d"))
+    reports = written(tmp_path, *old, *new)
+    assert left_open(path, reports) == {SERVICE_CLASS: 4}
+    assert left_open(path) == {SERVICE_CLASS: 2}
+    assert left_open(path, tmp_path / "no file") == {SERVICE_CLASS: 2}
+
+
+@pytest.mark.parametrize("taken", [math.nan, 4.0, 9.0])
+def test_nothing_is_added_where_all_reports_were_read_or_it_is_unknown(taken: float, tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, 2.0, taken)
+    assert left_open(path, written(tmp_path, *((BEGAN, name) for name in "abcd"))) == {SERVICE_CLASS: 2}
+
+
+def test_where_an_api_server_has_several_engines_or_batch_its_reports_are_nobodys(tmp_path: Path) -> None:
+    reports = written(tmp_path, (BEGAN, "a"))
+    for folder in (several := tmp_path / "several", night := tmp_path / "night"):
+        record(folder / "engine-0.stats", 2.0)
+    record(several / "engine-1.stats", 0.0)
+    of_class = dict.fromkeys(CLASS_FIELDS, 0.0) | {"is_batch": 1.0}
+    ClassFiles(night / "engine-0.stats").write({"night": [*of_class.values()]})
+    assert left_open(several / "engine-0.stats", reports) == {SERVICE_CLASS: 2}
+    assert left_open(night / "engine-0.stats", reports) == {SERVICE_CLASS: 2}
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        pytest.param([(BEGAN, "a"), (FIRST, "a"), (BEGAN, "b"), (LAST, "b")], 1, id="one is answered"),
+        pytest.param([(BEGAN, "a"), (GONE, "a"), (LAST, "before")], 0, id="one has left, and one that came before"),
+        pytest.param([(HELD, "a"), (HELD, "b"), (RESUMED, "b"), (BEGAN, "c")], 2, id="two at the door, one went on"),
+        pytest.param([(RESUMED, "before"), (BEGAN, "c")], 0, id="one that went on was at the door before"),
+        pytest.param([(RESUMED, "before")], 0, id="and is on its way"),
+        pytest.param([], 0, id="nothing"),
+    ],
+)
+def test_requests_of_the_last_reports_are_open_until_they_end(
+    reports: list[tuple[ReportKind, str]], expected: int, tmp_path: Path
+) -> None:
+    assert begun_since(written(tmp_path, (BEGAN, "older"), *reports), 1) == expected
+
+
+def test_reports_are_taken_by_steps_since_only_then_their_requests_have_come(tmp_path: Path) -> None:
+    writer = WrittenWriter(tmp_path / "answers.written")
+    engine = ToyEngine(written=WrittenReader(writer.path))
+    writer.write(BEGAN, name_of("on its way"), 1.0)
+    taken = lambda: [0.0, 0.0, *engine.loop.counts(), *engine.loop.record()][TAKEN]  # noqa: E731
+    engine.loop.look()
+    assert taken() == 0
+    engine.loop.catch_up()
+    assert taken() == 1
 
 
 def test_the_first_step_of_an_idle_engine_says_so_since_its_requests_may_end_it() -> None:

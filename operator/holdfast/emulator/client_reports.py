@@ -13,6 +13,7 @@ class ClientReports:
     """In place of the file between two processes: each report is there once its time has come."""
 
     is_open = True
+    taken = 0
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Report]] = []

@@ -27,6 +27,8 @@ class Reports(Protocol):
 
     @property
     def is_open(self) -> bool: ...
+    @property
+    def taken(self) -> int: ...
     def poll(self, now: float) -> list[Report]: ...
 
 
@@ -60,6 +62,11 @@ class ClientTimes:
         if self._reader is None:
             return True
         return self._reader.is_open and self._engine_timed <= MOST_ENGINE_TIMED * max(self._weight, 1.0)
+
+    @property
+    def taken(self) -> int:
+        """So many reports have been read."""
+        return 0 if self._reader is None else self._reader.taken
 
     def take(self, limits: Limits) -> None:
         """These classes are declared."""

@@ -100,9 +100,12 @@ class WrittenWriter:
 
 
 class WrittenReader:
-    """Reads each report once. `is_open` is whether somebody writes."""
+    """Reads each report once. Reports that were written before it are skipped, or those before number `first`.
 
-    def __init__(self, path: Path, look_seconds: float = LOOK_SECONDS) -> None:
+    `is_open` is whether somebody writes.
+    """
+
+    def __init__(self, path: Path, look_seconds: float = LOOK_SECONDS, first: int | None = None) -> None:
         self.is_open = False
         self._path = path
         self._look_seconds = look_seconds
@@ -113,6 +116,13 @@ class WrittenReader:
         self._seen: bytes | None = None
         # What an earlier server left behind is old.
         self._look(skip=True)
+        if first is not None:
+            self._read = min(first, self._read)
+
+    @property
+    def taken(self) -> int:
+        """So many reports of the file have been read, or passed over."""
+        return self._read
 
     def poll(self, now: float) -> list[Report]:
         """The reports since the last call. To be called after every step: it reads 32 bytes where there are none."""
@@ -179,6 +189,23 @@ class WrittenReader:
             return b""
 
 
+def begun_since(path: Path, first: int) -> int:
+    """Requests that came by the reports from number `first` on, and have not ended by them.
+
+    One that goes on from the door, and had come there before, is not among them.
+    """
+    names: set[bytes] = set()
+    before = 0
+    for report in WrittenReader(path, first=first).poll(0.0):
+        if report.kind in _BEGINS:
+            names.add(report.name)
+        elif report.kind is ReportKind.RESUMED and report.name not in names:
+            before += 1
+        elif report.kind is not ReportKind.FIRST:
+            names.discard(report.name)
+    return max(0, len(names) - before)
+
+
 def _parsed(header: bytes) -> tuple[int, int, bool] | None:
     """Slots, number of reports, and whether more will come; None for what is no header."""
     if len(header) != _HEADER.size:
@@ -190,6 +217,7 @@ def _parsed(header: bytes) -> tuple[int, int, bool] | None:
 
 
 _KINDS = {int(kind): kind for kind in ReportKind}
+_BEGINS = (ReportKind.STARTED, ReportKind.ARRIVED, ReportKind.HELD)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -63,7 +63,7 @@ GAUGES = (
     "mean_prompt_tokens",
     "computed_share",
 )
-FRONT_END = ("front_end_lag", "under_way_seconds", "client_times")
+FRONT_END = ("front_end_lag", "under_way_seconds", "client_times", "reports_taken")
 LAW = Law._fields
 """The numbers of the step law, in its order."""
 BATCH_SUMS = ("started", "done", "prompt_tokens", "output_tokens", "started_prompt_tokens", "cached_prompt_tokens")
