@@ -23,6 +23,8 @@ _ANSWER_SECONDS = patient(60.0)
 _ARGUMENTS = (ADMISSION, "--enable-log-requests", "--no-enable-prefix-caching")
 # Blocks that are freed are soon another prompt's.
 _FEW_BLOCKS = ("--num-gpu-blocks-override=64",)
+TRACE, NAME_TOKENS = "verdicts.jsonl", 2
+"""What e2e.engine.traced writes in an engine's folder, and by how many of its first tokens it calls a request."""
 
 
 @dataclass
@@ -91,7 +93,12 @@ def _post(server: Server, body: dict[str, Any]) -> http.client.HTTPConnection:
 
 @contextlib.contextmanager
 def running_pair(
-    vllm: Environment, plugin: Path, folder: Path, limits: dict[Role, Limits], lease_seconds: int
+    vllm: Environment,
+    plugin: Path,
+    folder: Path,
+    limits: dict[Role, Limits],
+    lease_seconds: int,
+    start: Callable[[Settings], Server] = Server,
 ) -> Iterator[Pair]:
     """Both engines, ready."""
     transfer = {
@@ -112,7 +119,7 @@ def running_pair(
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
         }
         arguments += _FEW_BLOCKS if role is Role.PREFILL else ()
-        servers.append(Server(Settings(vllm, of, plugin, arguments=arguments, variables=variables, spawns=True)))
+        servers.append(start(Settings(vllm, of, plugin, arguments=arguments, variables=variables, spawns=True)))
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
         prefill, decode = pool.map(stack.enter_context, servers)
         yield Pair(prefill, decode)
