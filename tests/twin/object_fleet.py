@@ -18,8 +18,8 @@ from holdfast.enginemodel.enginetimer import host_of
 from holdfast.enginemodel.frontdesk import FrontDesk
 from holdfast.enginemodel.pipeline import Pipeline
 from holdfast.enginemodel.replay import ReplayClock
+from holdfast.enginemodel.scheduler import LoraRequest, SequenceStatus, StepPlan
 from holdfast.enginemodel.scheduler import Sequence as Request
-from holdfast.enginemodel.scheduler import SequenceStatus, StepPlan
 from holdfast.twin.arrays import arrivals, step_end
 from holdfast.twin.arrays.fleet import EngineFleet, EngineSpec, Routing, Workload
 from holdfast.twin.arrays.state_arrays import (
@@ -40,7 +40,7 @@ from holdfast.twin.arrays.timers import Floats
 from holdfast_engine.law.leastsquares import UNITS
 from holdfast_engine.law.steplaw import BLOCK
 from holdfast_engine.objectives.claims import CLAIMED, header_key
-from holdfast_engine.objectives.rules import Limits
+from holdfast_engine.objectives.rules import SERVICE_CLASS, Limits
 from holdfast_engine.stats import stats_fields
 from tests.fakes import GivenLimits
 
@@ -103,6 +103,18 @@ class ObjectFleet(EngineFleet):
         self._advance_all(until)
         self.now = until
 
+    def verdicts(self, engines: Sequence[int]) -> Floats:
+        """As the compiled loop tells them: bad ones are those that were refused, too."""
+        return np.array([self._verdicts(self._engines[number].scheduler) for number in engines])
+
+    def _verdicts(self, scheduler: FastLoopScheduler) -> list[float]:
+        found: list[float] = []
+        for each in self._told[0].classes:
+            tally = scheduler.loop.ledger.classes[each.name]
+            bad = sum(tally.bad.values()) + scheduler.rejected[each.name]
+            found += [tally.good, bad, tally.unjudged if each.is_batch else 0.0]
+        return found
+
     def _held_blocks(self) -> Floats:
         held = np.zeros(len(self._world.engines))
         for number, engine in self._engines.items():
@@ -157,14 +169,18 @@ class ObjectFleet(EngineFleet):
             # The headers of a stream go out before it waits: its client comes over another connection next time.
             self._world.connections[request["connection"]]["engine"] = NOBODY
         prompt, output, claim = int(request["prompt"]), int(request["output"]), self._claims[number]
-        is_batch = self._told[0].by_name[claim].is_batch
-        CLAIMED.set(claim)
-        if engine.scheduler.refuse(prompt) is not None or not engine.scheduler.fits(prompt, output):
+        own, scheduler = self._told[0].by_name[claim], engine.scheduler
+        header = SERVICE_CLASS if own.adapter else claim
+        CLAIMED.set(header)
+        refused = scheduler.refuse(prompt) is not None
+        if refused or not scheduler.fits(prompt, output):
             request["state"] = REJECTED
-            record["rejected"] += not is_batch
+            record["rejected"] += not own.is_batch
+            scheduler.rejected[header] += not refused
             return
         sequence = Request(prompt, output, read_at, int(request["cached"]))
-        sequence.sampling_params = SimpleNamespace(extra_args={header_key(WORD): claim})
+        sequence.sampling_params = SimpleNamespace(extra_args={header_key(WORD): header})
+        sequence.lora_request = LoraRequest(claim) if own.adapter else None
         engine.scheduler.add(sequence)
         engine.numbers[sequence] = number
         request["state"] = WAITING

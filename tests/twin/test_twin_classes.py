@@ -49,9 +49,11 @@ TIGHT = RequestClass("tight", Objectives(0.2, 0.012), 10)
 BULK = RequestClass("bulk", Objectives(20.0, 0.2), -10, min_share=0.2)
 NIGHTLY = RequestClass("nightly", UNBOUNDED, 0, Kind.BATCH)
 BOUNDS = st.builds(Objectives, st.floats(0.02, 3.0), st.floats(0.003, 0.1), st.none() | st.floats(0.1, 5.0))
+SHARES = st.none() | st.floats(0.0, 0.3)
 CLASSES = st.lists(
-    st.builds(RequestClass, st.just(""), BOUNDS, st.integers(-1, 1), min_share=st.none() | st.floats(0.0, 0.3))
-    | st.builds(RequestClass, st.just(""), st.just(UNBOUNDED), st.integers(-1, 1), st.just(Kind.BATCH)),
+    st.builds(RequestClass, st.just(""), BOUNDS, st.integers(-1, 1), min_share=SHARES, max_share=SHARES)
+    | st.builds(RequestClass, st.just(""), st.just(UNBOUNDED), st.integers(-1, 1), st.just(Kind.BATCH))
+    | st.builds(RequestClass, st.just(""), BOUNDS, st.integers(-1, 1), adapter=st.just(True)),
     min_size=1,
     max_size=3,
 ).map(lambda found: tuple(replace(each, name=f"c{place}") for place, each in enumerate(found)))
@@ -88,6 +90,7 @@ def _assert_same(ours: EngineFleet, theirs: EngineFleet) -> None:
         np.testing.assert_array_equal(mine[name], yours[name], name)
     one, other = ours.state(0), theirs.state(0)
     assert {name: one[name][0] for name in FIELDS} == {name: other[name][0] for name in FIELDS}
+    assert ours.verdicts([0]).tolist() == theirs.verdicts([0]).tolist()
 
 
 @pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
@@ -178,6 +181,32 @@ def test_policies_see_the_verdicts_of_each_class_and_no_batch(watched: tuple[Fin
     assert seen.exact.arrived == pytest.approx(1.5 * traffic.interval_seconds, rel=0.35)
 
 
+def test_policies_see_how_much_batch_is_unfinished_and_done(watched: tuple[Finished, list[Traffic]]) -> None:
+    traffic = watched[1][-1]
+    (later,) = traffic.batch.classes
+    assert (later.name, later.done) == ("later", traffic.batch.done)
+    assert later.done == pytest.approx(1.5 * traffic.interval_seconds, rel=0.35)
+    assert traffic.batch.prompt_tokens == pytest.approx(500.0 * later.done)
+    assert traffic.batch.output_tokens == pytest.approx(100.0 * later.done)
+    assert 0.0 <= later.unfinished < 30.0
+
+
+@pytest.mark.parametrize(("rate_rps", "is_enough"), [(100, True), (200, False)])
+def test_batch_that_is_to_be_done_by_a_time_gets_replicas_where_one_does_not_do_it(
+    tmp_path: Path, rate_rps: float, is_enough: bool
+) -> None:
+    sizes = []
+    for place, more in enumerate(({}, {"finishWithin": "2m"})):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        content = _scenario([{**LATER, **more}], {"later": 0.9})
+        arrivals = [{"at": "0s", "rps": rate_rps}, {"at": "60s", "rps": 1}]
+        content["services"][0]["workload"]["arrivals"] = {"poisson": arrivals}
+        sizes.append(max(play(content, folder, Holdfast()).sizes[0].ready))
+    # An H100 does some 60 of these batch requests/s: the backlog of 100/s in time, that of 200/s not.
+    assert (sizes[0] == sizes[1]) == is_enough
+
+
 def test_results_tell_each_class_and_batch_is_in_no_attainment(watched: tuple[Finished, list[Traffic]]) -> None:
     run, _ = watched
     told = summary(run, 0.0)["services"]["chat"]
@@ -190,6 +219,19 @@ def test_results_tell_each_class_and_batch_is_in_no_attainment(watched: tuple[Fi
     assert attains(run)
 
 
+def test_an_adapter_with_objectives_is_a_class_that_its_name_selects(tmp_path: Path) -> None:
+    policy, content = _Watched(), _scenario([URGENT], {"sql": 0.3}, claim="None")
+    terms = {"ttft": "300ms", "objective": "99.9%", "priority": 10}
+    adapters = [{"name": "sql", "uri": "pvc://adapters/sql", "slo": terms}]
+    content["services"][0]["spec"]["model"]["lora"] = {"adapters": adapters}
+    told = summary(play(content, tmp_path, policy), 0.0)["services"]["chat"]["classes"]
+    (seen,) = policy.seen[-1].classes
+    assert list(told) == ["", "sql"]
+    assert told["sql"]["objective"] == pytest.approx(0.999)
+    assert seen.name == "sql"
+    assert seen.good == pytest.approx(0.9 * policy.seen[-1].interval_seconds, rel=0.5)
+
+
 def test_a_class_that_misses_its_own_objective_is_a_miss_of_the_service(tmp_path: Path) -> None:
     hopeless = {"name": "hopeless", "tpot": "5ms", "priority": 10}
     run = play(_scenario([hopeless], {"hopeless": 0.005}, objective="95%"), tmp_path, Static(2))
@@ -200,9 +242,8 @@ def test_a_class_that_misses_its_own_objective_is_a_miss_of_the_service(tmp_path
 @pytest.mark.parametrize(
     ("classes", "slo", "told"),
     [
-        ([LATER], {}, "'urgent' is no class of slo.classes: give one of later"),
+        ([LATER], {}, "'urgent' is no class of slo.classes and no adapter with an slo: give one of later"),
         ([URGENT], {"claim": "None"}, "claim is None, so no request can claim a class: remove slo.claim"),
-        ([{**URGENT, "maxShare": "40%"}], {}, "the twin does not play maxShare, which class urgent has: remove it"),
     ],
 )
 def test_shares_that_cannot_be_played_are_refused(
@@ -210,6 +251,20 @@ def test_shares_that_cannot_be_played_are_refused(
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(told)):
         play(_scenario(classes, {"urgent": 0.2}, **slo), tmp_path, Static(1))
+
+
+@pytest.mark.parametrize("most", [0.1, 0.5])
+def test_a_share_that_is_not_exceeded_is_that_of_the_plugin(most: float) -> None:
+    limited = replace(TIGHT, max_share=most)
+    told = Limits(1, Objectives(1.0, 0.03), prior=PRIOR, classes=(limited, BULK, NIGHTLY))
+    ours, theirs = _pair(_mixed(8.0), SchedulerLimits(24, 512, 60_000), told)
+    # One in five claims the class; each has the same lengths.
+    for stop in (1.0, 70.0, math.inf):
+        ours.advance(stop)
+        theirs.advance(stop)
+        _assert_same(ours, theirs)
+    claimed, had = ((each == 1).sum() for each in (ours.workload.of_class, ours.of_class))
+    assert had < claimed if most < 0.2 else had > 0.95 * claimed
 
 
 def test_shares_of_classes_are_at_most_all_requests(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ NOT_PLAYED = {
         "revisions": "no revision is on trial in the twin",
         "silent": "an engine that hangs is seen by its own metrics",
         "failing": "no engine ends requests with an error",
-        "batch": "batch that must be done by a time is not played",
     },
     AcceleratorTraffic: {
         "failed": "no engine ends requests with an error",

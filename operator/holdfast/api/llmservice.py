@@ -411,6 +411,11 @@ class LLMServiceSpec(ApiModel):
         return () if self.model.lora is None else self.model.lora.classes
 
     @property
+    def all_classes(self) -> tuple[RequestClass, ...]:
+        """The classes that requests claim, and those of adapters, in the order of the engine's limits."""
+        return *self.slo.classes, *self.adapter_classes
+
+    @property
     def only_recommends(self) -> bool:
         """Whether decisions are published and not applied."""
         return self.mode == "Recommend" or (self.mode is None and self.target is not None)

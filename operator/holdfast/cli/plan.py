@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             return perfect.run(arguments, service, spec)
         _check_plan(arguments)
         load = _load(arguments, spec.slo.window_seconds)
-        demand = demand_of(service.spec.slo, dict(arguments.classes)) if arguments.classes else None
+        demand = demand_of(service.spec, dict(arguments.classes)) if arguments.classes else None
     except BadInput as problem:
         print(f"holdfast plan: {problem}", file=sys.stderr)
         return 2

@@ -235,7 +235,7 @@ def declare(scenario: Scenario, entry: ServiceEntry, path: Path, folder: Path, s
         raise BadInput(f"{path}: services {entry.name}: {problem}") from None
     if entry.workload.classes:
         try:
-            workload = with_classes(workload, class_numbers(service.spec.slo, entry.workload.classes), seed)
+            workload = with_classes(workload, class_numbers(service.spec, entry.workload.classes), seed)
         except BadInput as problem:
             raise BadInput(f"{path}: services {entry.name}: workload.classes: {problem}") from None
     return Declared(service, spec, workload, entry.initial_replicas, reality=entry.reality, kv_tokens=entry.kv_tokens)

@@ -23,9 +23,9 @@ PREMIUM: dict[str, Any] = {"name": "premium", "ttft": "400ms", "objective": "99.
 NIGHTLY: dict[str, Any] = {"name": "nightly", "kind": "Batch"}
 
 
-def _service(*classes: dict[str, Any]) -> LLMService:
+def _service(*classes: dict[str, Any], **model: Any) -> LLMService:
     spec = {
-        "model": {"uri": "Qwen/Qwen3-8B"},
+        "model": {"uri": "Qwen/Qwen3-8B", **model},
         "slo": {"ttft": "2s", "tpot": "50ms", "objective": "99%", "classes": list(classes)},
         "accelerators": [{"name": "h100"}],
     }
@@ -34,14 +34,29 @@ def _service(*classes: dict[str, Any]) -> LLMService:
 
 def _hardest(shares: dict[str, float], *classes: dict[str, Any]) -> tuple[Hardest, ServiceSpec]:
     service = _service(*classes)
-    (found,) = hardest(to_spec(service), MIX, demand_of(service.spec.slo, shares))
+    (found,) = hardest(to_spec(service), MIX, demand_of(service.spec, shares))
     return found, to_spec(service)
 
 
 def test_batch_is_no_demand_and_shares_are_of_the_rest() -> None:
-    found = demand_of(_service(PREMIUM, NIGHTLY).spec.slo, {"premium": 0.2, "nightly": 0.3})
+    found = demand_of(_service(PREMIUM, NIGHTLY).spec, {"premium": 0.2, "nightly": 0.3})
     assert found.part == pytest.approx(0.7)
     assert found.shares == pytest.approx({"": 0.5 / 0.7, "premium": 0.2 / 0.7})
+
+
+def test_what_exceeds_the_share_of_a_class_has_no_class() -> None:
+    found = demand_of(_service({**PREMIUM, "maxShare": "10%"}, NIGHTLY).spec, {"premium": 0.4, "nightly": 0.3})
+    assert found.shares == pytest.approx({"": 0.6 / 0.7, "premium": 0.1 / 0.7})
+
+
+def test_an_adapter_with_objectives_is_a_class_whatever_may_be_claimed() -> None:
+    sql = {"name": "sql", "uri": "pvc://adapters/sql", "slo": {"ttft": "400ms", "objective": "99.9%", "priority": 10}}
+    service = _service(lora={"adapters": [sql, {"name": "plain", "uri": "pvc://adapters/plain"}]})
+    (found,) = hardest(to_spec(service), MIX, demand_of(service.spec, {"sql": 0.99}))
+    (claimed, _) = _hardest({"premium": 0.99}, PREMIUM)
+    assert (found.name, found.ahead, found.spec.slo.ttft_seconds) == ("sql", claimed.ahead, 0.4)
+    with pytest.raises(BadInput, match="'plain' is no class"):
+        demand_of(service.spec, {"plain": 0.5})
 
 
 @pytest.mark.parametrize(("share", "name"), [(0.05, ""), (0.99, "premium")])
@@ -99,11 +114,11 @@ def test_an_offer_for_a_share_is_told_in_requests_of_all_classes() -> None:
 @pytest.mark.parametrize(
     ("shares", "told"),
     [
-        ({"gold": 0.2}, "'gold' is no class of slo.classes: give one of premium, nightly"),
+        ({"gold": 0.2}, "'gold' is no class of slo.classes and no adapter with an slo: give one of premium, nightly"),
         ({"nightly": 1.0}, "leave no requests besides batch"),
         ({"premium": 0.8, "nightly": 0.4}, "more than 100 % together"),
     ],
 )
 def test_shares_without_a_plan_are_refused(shares: dict[str, float], told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        demand_of(_service(PREMIUM, NIGHTLY).spec.slo, shares)
+        demand_of(_service(PREMIUM, NIGHTLY).spec, shares)

@@ -80,7 +80,8 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=20%",
-        help="share of the requests that claim a class of the manifest; may be repeated",
+        help="share of the requests that claim a class of the manifest, or are for an adapter with an slo; may be "
+        "repeated",
     )
     parser.add_argument(
         "--cv", type=_positive, default=1.0, help="coefficient of variation of both lengths (default 1)"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.api.llmservice import SLO
+from holdfast.api.llmservice import LLMServiceSpec
+from holdfast.api.quantities import parse_percent
 from holdfast.domain.service import ServiceSpec
 from holdfast.enginemodel.class_mix import each_class, shares_ahead
 from holdfast.enginemodel.mix import LengthMix
@@ -28,15 +29,18 @@ class Demand:
     shares: Mapping[str, float]
 
 
-def demand_of(slo: SLO, shares: Mapping[str, float]) -> Demand:
-    """What these shares of all requests ask for; BadInput for classes that nobody can claim, or more than all."""
-    class_numbers(slo, shares)
-    batch = {each.name for each in slo.classes if each.kind == "Batch"}
+def demand_of(spec: LLMServiceSpec, shares: Mapping[str, float]) -> Demand:
+    """What these shares of all requests ask for; BadInput for classes that no request can have, or more than all."""
+    class_numbers(spec, shares)
+    batch = {each.name for each in spec.slo.classes if each.kind == "Batch"}
     part = 1.0 - sum(share for name, share in shares.items() if name in batch)
     own = 1.0 - sum(shares.values())
     if own < -1e-9 or part <= 1e-9:
         raise BadInput("--class: the shares leave no requests besides batch, or are more than 100 % together")
-    found = {"": max(0.0, own), **{name: share for name, share in shares.items() if name not in batch}}
+    # What is beyond maxShare has the service's own class. It is a share of tokens, so of requests of the same lengths.
+    most = {each.name: parse_percent(each.max_share) for each in spec.slo.classes if each.max_share is not None}
+    within = {name: min(share, most.get(name, 1.0)) for name, share in shares.items() if name not in batch}
+    found = {"": max(0.0, part - sum(within.values())), **within}
     return Demand(part, {name: share / part for name, share in found.items()})
 
 

@@ -188,9 +188,15 @@ def _count_refused(engine: Record, plugin: Plugin | None, where: int, number: in
     if plugin is None:
         engine["rejected"] += 1
         return
-    own = plugin.classes[where, plugin.places[number]["of_class"]]
+    own = plugin.classes[where, _at_door(plugin, where, number)]
     own["bad"] += 1.0
     engine["rejected"] += 1 - own["batch"]
+
+
+@inner
+def _at_door(plugin: Plugin, where: int, number: int) -> int:
+    """The number of a request's class there: nobody has read yet which adapter it is for."""
+    return int(plugin.classes[where, plugin.places[number]["of_class"]]["at_door"])
 
 
 @inner
@@ -203,7 +209,7 @@ def _refuses(world: World, plugin: Plugin | None, where: int, number: int) -> bo
         return True
     if plugin is not None:
         lanes, classes, fits = plugin.lanes[where], plugin.classes[where], plugin.fits[where]
-        own = classes[plugin.places[number]["of_class"]]
+        own = classes[_at_door(plugin, where, number)]
         if fast_loop.refuses(plugin.loops[where], engine, lanes, classes, own, fits, request["prompt"]):
             return True
     return bool(blocks_of(request["prompt"] + request["output"]) > engine["blocks"])

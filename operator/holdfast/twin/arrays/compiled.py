@@ -35,6 +35,7 @@ SOURCES = (
     "holdfast.twin.arrays.step_end",
     "holdfast.twin.arrays.step_plan",
     "holdfast.twin.arrays.timers",
+    "holdfast.twin.arrays.token_share",
     "holdfast_engine.law.arithmetic",
     "holdfast_engine.fastloop",
     "holdfast_engine.law.leastsquares",
@@ -42,6 +43,7 @@ SOURCES = (
     "holdfast_engine.queue.order",
     "holdfast_engine.law.steplaw",
     "holdfast_engine.law.steptimes",
+    "holdfast_engine.queue.tokenshare",
     "holdfast_engine.queue.tpot_slack",
 )
 """Modules that compiled functions and their constants come from."""

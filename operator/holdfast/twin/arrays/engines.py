@@ -158,7 +158,8 @@ def _end_step(world: World, plugin: Plugin | None, where: int, now: float) -> No
         lanes, classes, answers = plugin.lanes[where], plugin.classes[where], plugin.answers[where]
         places, requests = plugin.places, world.requests
         fast_loop.answers_began(loop, engine, classes, places, requests, world.begun[:began])
-        fast_loop.answers_ended(loop, engine, classes, answers, places, requests, ended, now)
+        had = plugin.had[where]
+        fast_loop.answers_ended(loop, engine, classes, answers, had, places, requests, ended, now)
         fast_loop.updated(loop, engine, lanes, classes, plugin.fits[where], places, requests, now)
 
 

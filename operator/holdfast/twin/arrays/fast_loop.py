@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from holdfast.twin.arrays import queue_lanes
+from holdfast.twin.arrays import queue_lanes, token_share
 from holdfast.twin.arrays.compiled import compile_with, inner
 from holdfast.twin.arrays.state_arrays import LOST, NOBODY, WAITING, Plugin, Record, Records, World
 from holdfast.twin.arrays.timers import Floats, Integers
@@ -86,11 +86,15 @@ def _expected_seconds(loop: Record, fits: Floats, waiting_tokens: int, tokens: f
 def arrive(world: World, plugin: Plugin, where: int, number: int, now: float) -> None:
     """Count a request that was let in, and let it wait in its place."""
     loop, place, request = plugin.loops[where], plugin.places[number], world.requests[number]
-    own, engine = plugin.classes[where, place["of_class"]], world.engines[where]
+    engine = world.engines[where]
+    if loop["has_max_shares"]:
+        _keep_within_share(plugin, where, place, request, now)
+    own = plugin.classes[where, place["of_class"]]
     # Clocks of two processes are compared once, as the plugin does.
     request["read_at"] = now - min(max(now - request["read_at"], 0.0), LONGEST_TRANSIT_SECONDS)
     if own["batch"]:
         loop["batch"] += 1
+        own["unfinished"] += 1.0
         wait_as_batch(place, request)
     else:
         loop["arrived_count"] = min(loop["arrived_count"] + 1, MEAN_COUNT)
@@ -103,6 +107,15 @@ def arrive(world: World, plugin: Plugin, where: int, number: int, now: float) ->
         deadline = request["read_at"] + own["ttft"]
         place["rank"], place["start_by"] = deadline + needed, deadline - needed
     queue_lanes.put(loop, engine, plugin.lanes[where], plugin.classes[where], plugin.places, number, request["prompt"])
+
+
+@inner
+def _keep_within_share(plugin: Plugin, where: int, place: Record, request: Record, now: float) -> None:
+    """Give a request the service's own class where its class has had its share of the tokens."""
+    loop, classes, had = plugin.loops[where], plugin.classes[where], plugin.had[where]
+    if not token_share.has_room(loop, classes, had, place["of_class"], now):
+        place["of_class"] = 0
+    token_share.add(loop, classes, had, place["of_class"], request["prompt"], now)
 
 
 @inner
@@ -468,6 +481,7 @@ def answers_ended(
     engine: Record,
     classes: Records,
     answers: Integers,
+    had: Integers,
     places: Records,
     requests: Records,
     ended: Integers,
@@ -477,6 +491,8 @@ def answers_ended(
     for number in ended:
         place, request = places[number], requests[number]
         own = classes[place["of_class"]]
+        if loop["has_max_shares"]:
+            token_share.add(loop, classes, had, place["of_class"], request["generated"], now)
         if own["batch"]:
             _count_batch(loop, engine, own, request)
             continue
@@ -496,6 +512,7 @@ def _count_batch(loop: Record, engine: Record, own: Record, request: Record) -> 
     engine["batch_prompt_tokens"] += request["prompt"]
     engine["batch_output_tokens"] += request["generated"]
     own["good"] += 1.0
+    own["unfinished"] -= 1.0
 
 
 @inner

@@ -44,17 +44,21 @@ another one becomes known while it is empty."""
 CLASS = np.dtype(
     [
         *fields_of(np.float64, "ttft", "tpot", "e2e"),
-        *fields_of(np.int64, "priority", "batch", "lane"),
+        *fields_of(np.int64, "priority", "batch", "lane", "at_door"),
         # The pace.
         *fields_of(np.float64, "last_step", "usual_seconds"),
         *fields_of(np.int64, "known", "steps", "surest_steps", "paced", "ended"),
         # Requests in order of arrival: the newest, the next whose deadline passes, the oldest that may still wait.
         *fields_of(np.int64, "newest", "next_due", "oldest", "waiting"),
-        *fields_of(np.float64, "good", "bad"),
+        *fields_of(np.float64, "good", "bad", "unfinished"),
+        # The most that it may have of a minute's tokens, NaN for all, and what it had.
+        *fields_of(np.float64, "most_share"),
+        *fields_of(np.int64, "tokens_had"),
     ]
 )
-"""A class of an engine, the service's own first: bounds in seconds, its `lane`, the pace of its answers since it is
-`known`, how many of it wait in a lane other than of batch, and its verdicts."""
+"""A class of an engine, the service's own first: bounds in seconds, its `lane`, the class that its requests have
+`at_door`, the pace of its answers since it is `known`, how many of it wait in a lane other than of batch, and its
+verdicts. Of batch, `unfinished` are in the engine."""
 
 LOOP = np.dtype(
     [
@@ -82,6 +86,8 @@ LOOP = np.dtype(
         # others lack memory.
         *fields_of(np.int64, "batch", "stale_batch", "lacks_memory"),
         *fields_of(np.float64, "batch_room"),
+        # Whether a class has a share of the tokens at most, the newest second that is counted, and all tokens.
+        *fields_of(np.int64, "has_max_shares", "share_second", "tokens_had"),
     ]
 )
 """An engine: times in seconds, the rest in tokens, sequences and steps; requests by number."""
@@ -114,6 +120,7 @@ def _tell(loop: Record, asked: Limits, limits: SchedulerLimits) -> None:
     loop["most_active"] = loop["active"] = loop["balanced"] = min(active, asked.active_sequences or active)
     loop["most_tokens"], loop["stock_tokens"] = min(tokens, asked.tokens_per_step or tokens), tokens
     loop["slowness"] = 1.0
+    loop["has_max_shares"] = asked.has_max_shares
 
 
 def lanes_of(asked: Limits) -> Records:
@@ -133,8 +140,9 @@ def lanes_of(asked: Limits) -> Records:
 def classes_of(asked: Limits) -> Records:
     """The classes of an engine that has just started, in the order of the limits."""
     found, lanes = np.zeros(1 + len(asked.classes), CLASS), lanes_of(asked)
-    for record, each in zip(found, asked.by_name.values(), strict=True):
-        _declare(record, each, lanes)
+    for number, each in enumerate(asked.by_name.values()):
+        _declare(found[number], each, lanes)
+        found[number]["at_door"] = number if asked.may_claim(each) else 0
     for name in ("newest", "next_due", "oldest"):
         found[name] = NOBODY
     found["last_step"], found["usual_seconds"] = -math.inf, math.inf
@@ -147,6 +155,7 @@ def _declare(record: Record, declared: RequestClass, lanes: Records) -> None:
     record["ttft"], record["tpot"] = bounds.ttft_seconds, bounds.tpot_seconds
     record["e2e"] = bounds.e2e_seconds or math.inf
     record["priority"], record["batch"] = declared.priority, declared.is_batch
+    record["most_share"] = math.nan if declared.max_share is None else declared.max_share
     record["lane"] = np.flatnonzero((lanes["kind"] == kind) & (lanes["priority"] == declared.priority))[0]
 
 

@@ -32,6 +32,7 @@ from holdfast.twin.arrays.state_arrays import (
 from holdfast.twin.arrays.timers import Floats, Integers, pack
 from holdfast_engine.law.steplaw import HEIGHT, WIDTH
 from holdfast_engine.objectives.rules import Limits
+from holdfast_engine.queue.tokenshare import SPAN_SECONDS
 from holdfast_engine.queue.tpot_slack import ANSWERS
 
 ROUTERS = {
@@ -47,6 +48,9 @@ CLOSE_SHARE = 0.1
 
 KEEP_SECONDS = 60.0
 """How long clients keep an idle connection at most: common libraries close it after 5 to 60 s."""
+
+CLASS_COLUMNS = ("good", "bad", "unfinished")
+"""What engines say of each declared class."""
 
 _FIRST_ENGINES = 8
 
@@ -186,6 +190,7 @@ class EngineFleet:
             self._plugin.loops[number], self._plugin.fits[number] = self._loops[kind], self._fits[kind]
             self._plugin.lanes[number], self._plugin.classes[number] = self._lanes[kind], self._classes[kind]
             self._plugin.loops[number]["updated"] = self.now
+            self._plugin.had[number] = 0
         return number
 
     def close(self, engine: int) -> None:
@@ -229,16 +234,22 @@ class EngineFleet:
         return np.asarray(self._world.engines[list(engines)])
 
     @property
+    def of_class(self) -> Integers | None:
+        """The number of each request's class; the service's own where its class has had its share of the tokens."""
+        given = self.workload.of_class
+        return given if given is None or self._plugin is None else np.asarray(self._plugin.places["of_class"])
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The declared classes; none without the plugin."""
         return self._class_names
 
     def verdicts(self, engines: Sequence[int]) -> Floats:
-        """Good and bad requests of each declared class, by engine; of batch, done and refused ones."""
+        """CLASS_COLUMNS of each declared class, by engine; of batch, good ones are done and bad ones refused."""
         if self._plugin is None:
             return np.zeros((len(engines), 0))
         found = self._plugin.classes[list(engines), 1:]
-        return np.stack([found["good"], found["bad"]], axis=2).reshape(len(engines), -1)
+        return np.stack([found[name] for name in CLASS_COLUMNS], axis=2).reshape(len(engines), -1)
 
     def check(self) -> None:
         """Hold the arrays to what must be true at any moment; AssertionError where it is not."""
@@ -280,6 +291,7 @@ class EngineFleet:
                 classes=_doubled(self._plugin.classes),
                 fits=_doubled(self._plugin.fits),
                 answers=_doubled(self._plugin.answers),
+                had=_doubled(self._plugin.had),
             )
 
 
@@ -342,6 +354,7 @@ def _plugin(workload: Workload, lanes: Records, classes: Records) -> Plugin:
         classes=np.zeros((_FIRST_ENGINES, len(classes)), classes.dtype),
         fits=np.zeros((_FIRST_ENGINES, HEIGHT, WIDTH)),
         answers=np.zeros((_FIRST_ENGINES, len(classes), ANSWERS), np.int64),
+        had=np.zeros((_FIRST_ENGINES, SPAN_SECONDS, len(classes)), np.int64),
     )
 
 

@@ -195,7 +195,8 @@ class World(NamedTuple):
 
 class Plugin(NamedTuple):
     """What the plugin adds to it (`fast_loop_arrays`): a record per request and per engine, those of its lanes and its
-    classes, what laws are found from, and how many steps the last answers of each class took.
+    classes, what laws are found from, how many steps the last answers of each class took, and the tokens that each
+    had in every second of the last minute.
 
     Engines without the plugin have None instead: numba compiles the loop for each of the two, and for None it leaves
     out every branch that `plugin is not None` begins, and what is called there.
@@ -207,3 +208,4 @@ class Plugin(NamedTuple):
     classes: Records
     fits: Floats
     answers: Integers
+    had: Integers

@@ -20,9 +20,12 @@ from holdfast.domain.engine import EngineFacts, EngineState, ExactCounts, Plugin
 from holdfast.domain.lateness import Lateness
 from holdfast.domain.signals import (
     LEAST_LOOK_SECONDS,
+    NO_BATCH,
     SLOW_STEPS,
     SURELY_LATE_SHARE,
     AcceleratorTraffic,
+    BatchClassTraffic,
+    BatchTraffic,
     ClassTraffic,
     LengthHistogram,
     SignalState,
@@ -36,6 +39,7 @@ from holdfast.domain.signals import (
 from holdfast.domain.snapshot import Timing
 from holdfast.enginemodel.mix import LENGTH_EDGES
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
+from holdfast.twin.arrays.fleet import CLASS_COLUMNS
 from holdfast.twin.arrays.state_arrays import BATCH_SUMS, EXACT, STEPS, Records, hang
 from holdfast.twin.arrays.timers import Floats, Integers
 from holdfast.twin.pods.cluster import Service, SimulatedPod
@@ -55,6 +59,8 @@ _TPOTS, _TPOT_SECONDS = map(COLUMNS.index, ("tpot_count", "tpot_sum"))
 _GOOD = COLUMNS.index("judged_good")
 _LATE = [COLUMNS.index(f"judged_bad_{cause}") for cause in ("ttft", "tpot", "e2e")]
 _COUNTED, _WITHIN = ([COLUMNS.index(f"{kind}_{end}") for kind in ("ttft", "tpot")] for end in ("count", "within"))
+_BATCH_TERMS = [COLUMNS.index(name) for name in BATCH_SUMS if name != "batch_started"]
+_DONE, _UNFINISHED = map(CLASS_COLUMNS.index, ("good", "unfinished"))
 _STEPS = slice(COLUMNS.index(STEPS[0]), COLUMNS.index(STEPS[-1]) + 1)
 
 
@@ -89,6 +95,7 @@ class SimulatedObserver:
         self._steps: tuple[tuple[str, StepSums], ...] = ()
         self._facts: tuple[tuple[str, EngineFacts], ...] = ()
         self._slow_due = 0.0
+        self._batch_names = {each.name for each in service.spec.batch}
         self._lateness = Lateness()
         self.scraped_at: float | None = None
         self.blind = False
@@ -145,8 +152,8 @@ class SimulatedObserver:
             if self._histograms:
                 self._lengths = self._read_lengths(now)
         hung, start = self._hung(now), now - self.interval_seconds
-        counts = gained(list(self._series.values()), start, now)
-        by_accelerator = self._by_accelerator(now, counts, hung)
+        counts, by_class = gained(list(self._series.values()), start, now), self._by_class(start, now)
+        by_accelerator, declared = self._by_accelerator(now, counts, hung), self._service.spec.slo.classes
         return Traffic(
             state=state,
             detail=detail,
@@ -157,7 +164,8 @@ class SimulatedObserver:
             prompt_lengths=self._lengths[0],
             output_lengths=self._lengths[1],
             steps=self._steps,
-            classes=self._by_class(start, now),
+            classes=tuple(ClassTraffic(each.name, *by_class[each.name][:2]) for each in declared if by_class),
+            batch=self._batch(by_class, counts, now),
             plugins=self._plugins(),
             hung=hung,
             lagging=self._lagging(counts, by_accelerator),
@@ -178,13 +186,24 @@ class SimulatedObserver:
             if series.record is not None and series.times[-1] >= fresh_since
         )
 
-    def _by_class(self, start: float, now: float) -> tuple[ClassTraffic, ...]:
-        """The verdicts of each declared class but batch, which has none."""
+    def _by_class(self, start: float, now: float) -> dict[str, list[float]]:
+        """What engines counted of each declared class: CLASS_COLUMNS."""
         names = self._service.fleet.class_names
-        columns = slice(len(COLUMNS), len(COLUMNS) + 2 * len(names))
-        judged = gained(list(self._series.values()), start, now, columns).sum(axis=0).reshape(-1, 2).tolist()
-        found = dict(zip(names, judged, strict=True))
-        return tuple(ClassTraffic(each.name, *found[each.name]) for each in self._service.spec.slo.classes if found)
+        columns = slice(len(COLUMNS), len(COLUMNS) + len(CLASS_COLUMNS) * len(names))
+        known = list(self._series.values())
+        found = gained(known, start, now, columns).sum(axis=0).reshape(-1, len(CLASS_COLUMNS))
+        return dict(zip(names, found.tolist(), strict=True))
+
+    def _batch(self, by_class: Mapping[str, Sequence[float]], counts: Floats, now: float) -> BatchTraffic:
+        """Batch requests in all engines, as holdfast.observe adds them up."""
+        fresh_since, size, names = self._fresh_since(now), len(CLASS_COLUMNS), list(by_class)
+        alive = [each for pod, each in self._series.items() if each.times[-1] >= fresh_since and pod.gone_at is None]
+        if not alive:
+            return NO_BATCH
+        newest = np.sum([each.rows[-1][len(COLUMNS) :] for each in alive], axis=0).reshape(-1, size)[:, _UNFINISHED]
+        unfinished, batch = dict(zip(names, newest.tolist(), strict=True)), sorted(self._batch_names & {*names})
+        classes = [BatchClassTraffic(name, unfinished[name], by_class[name][_DONE]) for name in batch]
+        return BatchTraffic(tuple(classes), *counts.sum(axis=0)[_BATCH_TERMS].tolist()) if classes else NO_BATCH
 
     def _hung(self, now: float) -> tuple[str, ...]:
         still = still_seconds(self.interval_seconds)

@@ -162,7 +162,7 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: Accelera
 def without_batch(each: Declared) -> Workload:
     """The requests that are demand."""
     load = each.workload
-    demand = no_batch(load, (one.name for one in each.service.spec.slo.classes), each.spec.slo)
+    demand = no_batch(load, (one.name for one in each.service.spec.all_classes), each.spec.slo)
     tokens = load.prompt_tokens[demand], load.output_tokens[demand], load.cached_tokens[demand]
     return Workload(load.at[demand], *tokens)
 

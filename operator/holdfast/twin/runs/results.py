@@ -42,7 +42,7 @@ def latencies(fleet: EngineFleet) -> Latencies:
 
 def good(service: Service) -> NDArray[np.bool_]:
     """Which requests met every objective, of their class where they have one; batch that is done met all it has."""
-    found, of_class = latencies(service.fleet), service.fleet.workload.of_class
+    found, of_class = latencies(service.fleet), service.fleet.of_class
     if of_class is None:
         return _within(service.spec.slo, found)
     met = np.isfinite(found.e2e)
@@ -105,7 +105,7 @@ def attainment(run: Finished, service: Service) -> float:
 def attains(run: Finished) -> bool:
     """Whether the first service of the run attained its objective, and each of its classes its own."""
     service = run.services[0]
-    of_class = service.fleet.workload.of_class
+    of_class = service.fleet.of_class
     if of_class is None:
         return attainment(run, service) >= service.spec.slo.objective
     met, inside = good(service), counted(run, service)
@@ -155,7 +155,7 @@ def _service(run: Finished, service: Service) -> dict[str, Any]:
 
 def _classes(run: Finished, service: Service) -> dict[str, Any]:
     """What became of each class with requests; "" is the service's own. Of batch, `good` is what was done."""
-    of_class = service.fleet.workload.of_class
+    of_class = service.fleet.of_class
     if of_class is None:
         return {}
     since, met, found = service.fleet.requests["at"] >= run.scenario.warmup, good(service), latencies(service.fleet)

@@ -302,7 +302,7 @@ def _service(scenario: Scenario, each: Declared, policy: Policy, seed: int) -> S
         for option, kind in zip(spec.accelerators, kinds, strict=True)
         if policy.admission
     }
-    names = tuple(one.name for one in each.service.spec.slo.classes)
+    names = tuple(one.name for one in each.service.spec.all_classes)
     return Service(spec, fleet, each.service.spec.engine.shutdown_timeout_seconds, names, limits)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.api.llmservice import SLO, LLMService
+from holdfast.api.llmservice import LLMService, LLMServiceSpec
 from holdfast.domain.service import AcceleratorOption, ServiceSpec
 from holdfast.enginemodel.catalog import find_model
 from holdfast.enginemodel.enginetimer import EngineTimer
@@ -36,18 +36,15 @@ class Declared:
     kv_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
-def class_numbers(slo: SLO, shares: Mapping[str, float]) -> dict[int, float]:
-    """The shares by the numbers of the declared classes; BadInput for a name that nobody can claim."""
-    names = [each.name for each in slo.classes]
-    if slo.claim == "None":
+def class_numbers(spec: LLMServiceSpec, shares: Mapping[str, float]) -> dict[int, float]:
+    """The shares by the numbers of the declared classes; BadInput for a class that no request can have."""
+    names = [each.name for each in spec.all_classes]
+    if spec.slo.claim == "None" and not shares.keys() <= {each.name for each in spec.adapter_classes}:
         raise BadInput("claim is None, so no request can claim a class: remove slo.claim")
     strange = next((name for name in shares if name not in names), None)
     if strange is not None:
-        raise BadInput(f"{strange!r} is no class of slo.classes: give one of {', '.join(names) or 'them'}")
-    for each in slo.classes:
-        for bound, value in (("maxShare", each.max_share), ("finishWithin", each.finish_within)):
-            if value is not None:
-                raise BadInput(f"the twin does not play {bound}, which class {each.name} has: remove it")
+        given = f"give one of {', '.join(names)}" if names else "declare it"
+        raise BadInput(f"{strange!r} is no class of slo.classes and no adapter with an slo: {given}")
     return {1 + names.index(name): share for name, share in shares.items()}
 
 
@@ -79,7 +76,8 @@ def engine_kind(each: Declared, option: AcceleratorOption, entry: AcceleratorEnt
             "parallelism.pipeline and parallelism.data, or run holdfast plan"
         )
     gpus, memory = option.gpus_per_replica, entry.share * MEMORY_UTILIZATION
-    prior = engine_prior(spec.model_uri, entry.system, None, gpus, spec.quantization, memory)
+    ranks = option.adapter_ranks
+    prior = engine_prior(spec.model_uri, entry.system, None, gpus, spec.quantization, memory, adapter_ranks=ranks)
     table = prior.table
     if not isinstance(table, StepTable) or table.system != entry.system:
         raise BadInput(
