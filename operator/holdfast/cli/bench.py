@@ -25,7 +25,7 @@ from holdfast.tools.bench.figures import summary
 from holdfast.tools.bench.figures.engine import Reported
 from holdfast.tools.bench.figures.results import as_json, measure
 from holdfast.tools.bench.generators.client import OwnGenerator, as_recorded
-from holdfast.tools.bench.generators.endpoint import NoEndpoint, served_model
+from holdfast.tools.bench.generators.endpoint import NoEndpoint, found_at
 from holdfast.tools.bench.load import records
 from holdfast.tools.bench.load.load_generator import CannotGenerate, ClientTooSlow, Endpoint, Generator, Load, Run
 from holdfast.tools.bench.pages import overlay, report, sweeppage
@@ -96,7 +96,7 @@ def _overlay(arguments: argparse.Namespace) -> int:
 
 async def _measure(arguments: argparse.Namespace, endpoint: Endpoint, chosen: loads.Chosen) -> int:
     allow_connections()
-    endpoint = replace(endpoint, model=await served_model(endpoint))
+    endpoint = await found_at(endpoint)
     done, engine = await _sent(loads.generator_of(arguments, endpoint.model), endpoint, chosen.load)
     return _tell(arguments, done, f"{endpoint.model} at {endpoint.url}: {chosen.told}", endpoint.model, engine)
 
@@ -105,7 +105,7 @@ async def _compare(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     """0 where each of the four runs finished all its requests."""
     allow_connections()
     by_lengths = batching.planned(arguments)
-    endpoint = replace(endpoint, model=await served_model(endpoint))
+    endpoint = await found_at(endpoint)
     found = []
     for cell in batching.CELLS:
         requests = by_lengths[cell.variable]
@@ -124,7 +124,7 @@ async def _sweep(arguments: argparse.Namespace, endpoint: Endpoint) -> int:
     """0 where a rate was found that attains the objective."""
     allow_connections()
     load = sweep_load(arguments, endpoint)
-    endpoint = replace(endpoint, model=await served_model(endpoint))
+    endpoint = await found_at(endpoint)
     load = replace(load, model=endpoint.model)
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     found = await SweepRunner(arguments, endpoint, told.print).sweep()

@@ -28,7 +28,7 @@ from holdfast.enginemodel.prior import PriorSource
 from holdfast.tools.bench.figures import summary
 from holdfast.tools.bench.figures.engine import metrics_url, read_sample
 from holdfast.tools.bench.figures.results import Results
-from holdfast.tools.bench.generators.endpoint import NoEndpoint, fetch, served_model
+from holdfast.tools.bench.generators.endpoint import NoEndpoint, fetch, found_at
 from holdfast.tools.bench.load.load_generator import CannotGenerate, Endpoint
 from holdfast.tools.bench.pages.report import drawn
 from holdfast.tools.bench.runs import loads, options
@@ -134,7 +134,7 @@ class _Engine:
 async def _engine(arguments: argparse.Namespace, service: ServiceSpec | None, wanted: TuningGoal) -> _Engine:
     allow_connections()
     endpoint = options.endpoint_of(arguments, os.environ)
-    endpoint = replace(endpoint, model=await served_model(endpoint))
+    endpoint = await found_at(endpoint)
     known = await _known(arguments, service, endpoint)
     knobs = _knobs(arguments, service, endpoint, wanted, known.defaults)
     asked = Asked(wanted.bounds, wanted.slo.objective, arguments.max_client_lag, arguments.drain)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.tools.bench.figures.results import as_json, measure
-from holdfast.tools.bench.generators.requests import class_by_lot
+from holdfast.tools.bench.generators.endpoint import found_at
+from holdfast.tools.bench.generators.requests import RequestBuilder, class_by_lot
 from holdfast.tools.bench.load import records
-from holdfast.tools.bench.load.load_generator import ClassShare, LatencyBounds
+from holdfast.tools.bench.load.load_generator import ClassShare, Endpoint, LatencyBounds, Planned
 from holdfast.tools.bench.pages import report
 from holdfast.twin.scenarios.inputs import BadInput
 from holdfast_engine.objectives.rules import Limits, Objectives, RequestClass
@@ -33,15 +34,28 @@ def test_requests_have_their_classes_by_lot_and_the_same_for_the_same_seed() -> 
     assert {class_by_lot((ClassShare("all", 1.0),), 1, index) for index in range(500)} == {"all"}
 
 
+async def test_requests_for_an_adapter_name_it_as_their_model_and_claim_nothing() -> None:
+    async with engine(served_names=("chat",), adapters=("sql", "plain")) as client:
+        found = await found_at(Endpoint(client.base, "", classes=(ClassShare("sql", 0.5), ClassShare("paid", 0.5))))
+    assert (found.model, found.adapters) == ("chat", {"sql", "plain"})
+    builder = RequestBuilder(found)
+    drawn = {builder.slo_class(index): index for index in range(100)}
+    for name, model in (("sql", "sql"), ("paid", "chat")):
+        body = builder.build(drawn[name], Planned(0.0, 20, 4))
+        assert json.loads(body)["model"] == model
+        assert (b"X-SLO-Class: paid" in builder.framed(builder.url, drawn[name], body)) == (name == "paid")
+
+
 @pytest.mark.slow
-async def test_an_engine_counts_as_many_requests_of_each_class_as_the_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", [False, True])
+async def test_an_engine_counts_as_many_requests_of_each_class_as_the_client(tmp_path: Path, adapter: bool) -> None:
     limits, raw, out = tmp_path / "limits", tmp_path / "raw.jsonl", tmp_path / "out.json"
     easy = Objectives(60.0, 60.0)
-    classes = (RequestClass("tight", Objectives(1e-9, 60.0)), RequestClass("bulk", easy))
+    classes = (RequestClass("tight", Objectives(1e-9, 60.0)), RequestClass("bulk", easy, adapter=adapter))
     limits.write_text(Limits(1, easy, classes=classes).to_json())
     load = ("--concurrency", "8", "--requests", "80", "--prompt-tokens", "20", "--output-tokens", "4", *CALM)
     given = ("--class", "tight=30%:ttft=0.001ms", "--class", "bulk=50%", "--slo", "ttft=60s")
-    async with engine(engine_limits=(str(limits),)) as client:
+    async with engine(engine_limits=(str(limits),), adapters=("bulk",) * adapter) as client:
         wanted = (*load, *given, "--objective", "50%", "--records", str(raw), *WHOLE, "--json", str(out))
         assert await bench("--url", client.base, *wanted) == 0
         counted = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from dataclasses import replace
 
 import aiohttp
 
@@ -17,25 +18,28 @@ class NoEndpoint(Exception):
     """Nobody answers as an OpenAI-compatible server would; the message names the remedy."""
 
 
-async def served_model(endpoint: Endpoint) -> str:
-    """The model to ask for: the endpoint's, or the only one served; NoEndpoint where it cannot be read."""
+async def found_at(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with its LoRA adapters, and with the model to ask for: the given one, or the only one served;
+    NoEndpoint where it cannot be read."""
     url, wanted = endpoint.url, endpoint.model
     status, body = await fetch(path_of(url, "models"), endpoint)
     if status in (401, 403):
         raise NoEndpoint(f"{url} answers {status}: give its key with --api-key-file or HOLDFAST_API_KEY")
-    names = _names(body)
+    parents = _parents(body)
+    names, models = list(parents), [name for name, parent in parents.items() if not parent]
+    endpoint = replace(endpoint, adapters=frozenset(names) - {*models})
     if wanted:
         if names and wanted not in names:
             raise NoEndpoint(f"{url} does not serve {wanted!r} but {', '.join(names)}: give one of these with --model")
-        return wanted
-    if len(names) != 1:
+        return endpoint
+    if len(models) != 1:
         if names:
             raise NoEndpoint(f"{url} serves {', '.join(names)}: give one with --model")
         raise NoEndpoint(
             f"{url} does not list its models (status {status}): give the server's address as --url, as "
             "http://host:8000 or up to /v1, or give a model with --model"
         )
-    return names[0]
+    return replace(endpoint, model=models[0])
 
 
 async def fetch(url: str, endpoint: Endpoint) -> tuple[int, str]:
@@ -54,9 +58,10 @@ async def fetch(url: str, endpoint: Endpoint) -> tuple[int, str]:
         raise NoEndpoint(f"cannot reach {url}: {told}: check --url") from None
 
 
-def _names(text: str) -> list[str]:
+def _parents(text: str) -> dict[str, str]:
+    """The model that each served name is an adapter of; empty where it is none."""
     try:
         rows = json.loads(text)["data"]
-        return [str(row["id"]) for row in rows]
-    except (ValueError, KeyError, TypeError):
-        return []
+        return {str(row["id"]): str(row.get("parent") or "") for row in rows}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -48,7 +48,7 @@ class RequestBuilder:
         """The body as JSON."""
         endpoint = self._endpoint
         fields: dict[str, Any] = {
-            "model": endpoint.model,
+            "model": adapter if (adapter := self.slo_class(index)) in endpoint.adapters else endpoint.model,
             "max_tokens": planned.output_tokens,
             "temperature": 0,
             "stream": True,
@@ -64,7 +64,7 @@ class RequestBuilder:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def slo_class(self, index: int) -> str:
-        """The class that this request claims, empty for none."""
+        """The class of this request, or the adapter that it is for; empty for none."""
         classes = self._endpoint.classes
         return class_by_lot(classes, self._seed, index) if classes else ""
 
@@ -84,7 +84,7 @@ class RequestBuilder:
         ]
         if self._prefixes:
             fields.append(f"X-Session-Id: bench-{self._run}-session-{self._session(index)}")
-        if name := self.slo_class(index):
+        if (name := self.slo_class(index)) and name not in self._endpoint.adapters:
             fields.append(f"X-SLO-Class: {name}")
         if self._endpoint.api_key and Origin.of(url) == Origin.of(self._endpoint.url):
             fields.append(f"Authorization: Bearer {self._endpoint.api_key}")

@@ -44,7 +44,8 @@ class LatencyBounds:
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """This share of all requests claims a class; its good requests keep `bounds`, None for those of all requests."""
+    """This share of all requests claims a class, or is for an adapter of this name; its good requests keep `bounds`,
+    None for those of all requests."""
 
     name: str
     share: float
@@ -80,6 +81,8 @@ class Endpoint:
     """Each prompt begins with the prefix of one of so many sessions; 0 sessions: no two prompts begin alike."""
     classes: tuple[ClassShare, ...] = ()
     """The rest of the requests claims no class."""
+    adapters: frozenset[str] = frozenset()
+    """Names of LoRA adapters: a request of such a class names it as its model, and claims nothing."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url}, {self.model})"

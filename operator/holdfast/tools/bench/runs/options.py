@@ -199,8 +199,8 @@ def _add_extent(load: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME=20%[:ttft=300ms,tpot=30ms]",
-        help="share of the requests that claim a class by x-slo-class, and its bounds (default: those of --slo); may "
-        "be repeated; with --from only the bounds are used",
+        help="share of the requests that claim a class by x-slo-class, or of those for a LoRA adapter, and its bounds "
+        "(default: those of --slo); may be repeated; with --from only the bounds are used",
     )
     load.add_argument(
         "--generator",
