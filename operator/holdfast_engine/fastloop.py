@@ -231,10 +231,11 @@ class FastLoop:
             self._front_end.adjust(now, lag_seconds, self.limits.tightest.ttft_seconds)
         # Who would be late for its client is late: the front end and the steps in flight take their time as well.
         # `first_token_seconds` counts one step under way, too: without one to spare, any longer step makes it late.
-        client_now = now + self._lag_seconds + self._ahead_seconds(len(self._pending))
+        ahead_seconds = self._ahead_seconds(len(self._pending))
+        client_now = now + self._lag_seconds + ahead_seconds
         self.queue.advance(client_now)
         self._running = running
-        self.step_limits = self._limits_for(max(0, running - len(self._starting)), now, client_now)
+        self.step_limits = self._limits_for(max(0, running - len(self._starting)), now, client_now, ahead_seconds)
         return self.step_limits
 
     def give_way(self, running: list[Queued], deferred: int, kv_usage: float, lacks_slot: bool = False) -> list[Queued]:
@@ -517,7 +518,7 @@ class FastLoop:
         self.fit.take_prior(limits.prior)
         self._plan()
         now = self._clock()
-        self.step_limits = self._limits_for(0, now, now)
+        self.step_limits = self._limits_for(0, now, now, self._ahead_seconds(len(self._pending)))
 
     def _plan(self) -> None:
         """What changes with limits and law only, not with every step."""
@@ -541,7 +542,8 @@ class FastLoop:
         self._prefill_tps = arithmetic.full_prefill_tps(law, mix, self._balanced)
         self._peak_tps = arithmetic.peak_prefill_tps(law, mix, self._capacity.tokens_per_step)
 
-    def _limits_for(self, decodes: int, now: float, client_now: float) -> StepLimits:
+    def _limits_for(self, decodes: int, now: float, client_now: float, ahead_seconds: float) -> StepLimits:
+        """The limits of a step that begins now, after steps in flight that take so long."""
         limits = self.limits
         self._decodes, self._outlook = decodes, None
         if limits is None or not limits.adapt or self.fit.law is None:
@@ -549,7 +551,7 @@ class FastLoop:
         ahead = len(self._pending)
         self._tpot_seconds, spare_seconds = self._pace.binding(limits, now, ahead)
         # The slack is that of the moment at which the steps in flight have ended.
-        spare_seconds = spare_seconds + ahead * self._tpot_seconds - self._ahead_seconds(ahead)
+        spare_seconds = spare_seconds + ahead * self._tpot_seconds - ahead_seconds
         prefill = max(arithmetic.LEAST_PREFILL_TOKENS, self._front_end.tokens(now))
         most = self._decodes * (1 + self._capacity.drafts) + prefill
         tokens = self._tokens(spare_seconds)
@@ -577,11 +579,11 @@ class FastLoop:
         tokens = arithmetic.tokens_per_step(
             law,
             self._tpot_seconds / slowness,
-            decodes=self._decodes,
-            kv_tokens=self._last.kv + self._decodes,
-            pairs_per_prefill=self._pairs_per_prefill,
-            most=most,
-            spare_seconds=spare_seconds / slowness,
+            self._decodes,
+            self._last.kv + self._decodes,
+            self._pairs_per_prefill,
+            most,
+            spare_seconds / slowness,
         )
         # Drafted tokens are computed too.
         return min(most, tokens + self._decodes * self._capacity.drafts)

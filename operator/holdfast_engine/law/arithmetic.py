@@ -92,11 +92,11 @@ def tokens_per_step(
     if decodes <= 0 or decodes >= most:
         return most
     planned = MARGIN * tpot_seconds
-    if linear_seconds(law, 0.0, 1.0, kv_tokens / decodes, 0.0) > planned:
+    if law.c0 + law.c2 + law.c3 * (kv_tokens / decodes) > planned:
         return most
     # A step with prompt tokens takes no less than its launch: what the GPU computes meanwhile costs nobody anything.
     allowed = max(planned + MARGIN * spare_seconds, launch_seconds(law, LEAST_PREFILL_TOKENS, decodes))
-    room = allowed - linear_seconds(law, 0.0, decodes, kv_tokens, 0.0)
+    room = allowed - (law.c0 + law.c2 * decodes + law.c3 * kv_tokens)
     prefill = ratio(room, law.c1 + law.c4 * pairs_per_prefill)
     prefill = min(max(prefill, LEAST_PREFILL_TOKENS), most - decodes)
     return decodes + int(within_graphs(law, prefill, decodes, kv_tokens, pairs_per_prefill, allowed))
@@ -142,8 +142,8 @@ def within_graphs(
     # Where both are launched alike, as without graphs for prompts, the edge means nothing.
     if law.launch_large > allowed_seconds and MARGIN * law.launch_large > law.launch_mixed:
         return at_edge
-    beyond = step_seconds(law, prefill, decodes, kv_tokens, prefill * pairs_per_prefill)
-    within = step_seconds(law, at_edge, decodes, kv_tokens, at_edge * pairs_per_prefill)
+    beyond = max(linear_seconds(law, prefill, decodes, kv_tokens, prefill * pairs_per_prefill), law.launch_large)
+    within = max(linear_seconds(law, at_edge, decodes, kv_tokens, at_edge * pairs_per_prefill), law.launch_mixed)
     return at_edge if at_edge * beyond > prefill * within else prefill
 
 

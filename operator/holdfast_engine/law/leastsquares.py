@@ -66,23 +66,25 @@ _NOTHING = 1e-300
 
 def kept_share(steps: float, known_steps: float, half_life_steps: float) -> float:
     """What is left of sums over so many steps after some more."""
-    return math.exp(-_LN2 * steps / min(half_life_steps, max(LEAST_STEPS, known_steps)))
+    half = known_steps if known_steps > LEAST_STEPS else LEAST_STEPS
+    return math.exp(-_LN2 * steps / (half if half < half_life_steps else half_life_steps))
 
 
 def stratum_of(prefill: float, decodes: float) -> int:
     """Where windows with such a step are summed up, in the units of the terms: by its prompt tokens and decodes."""
     row, column = 0, 0
-    for bound in PREFILL_BOUNDS:
-        row += prefill > bound
-    for bound in DECODE_BOUNDS:
-        column += decodes >= bound
+    while row < len(PREFILL_BOUNDS) and prefill > PREFILL_BOUNDS[row]:
+        row += 1
+    while column < len(DECODE_BOUNDS) and decodes >= DECODE_BOUNDS[column]:
+        column += 1
     return row * (len(DECODE_BOUNDS) + 1) + column
 
 
 def plausible_seconds(seconds: float, expected_seconds: float, measured: bool) -> float:
     """The seconds of a window between bounds around what the law expects; a prior bounds them from below only."""
-    bounded = max(seconds, expected_seconds / OUTLIER)
-    return min(bounded, OUTLIER * expected_seconds) if measured else bounded
+    if seconds < expected_seconds / OUTLIER:
+        return expected_seconds / OUTLIER
+    return OUTLIER * expected_seconds if measured and seconds > OUTLIER * expected_seconds else seconds
 
 
 def window_weight(seconds: float, expected_seconds: float) -> float:

@@ -97,13 +97,14 @@ def came(
         waited = row[SEEN + ahead] >= LEAST_LAUNCHES and thread > WAITING_FACTOR * row[LAUNCHES + ahead]
         if not waited:
             row[LONGEST_LAUNCH] = max(row[LONGEST_LAUNCH], thread)
-    busy = _follow(row, gpu_seconds, waited, now)
-    if ahead >= 0 and not replayed and busy:
-        _learn(row, ahead, now - row[CAME_AT])
-    lawless = gpu_seconds == math.inf
+    seconds, lawless = now - row[CAME_AT], gpu_seconds == math.inf
+    if waited:
+        row[LAST_END] = now
+    elif _is_busy(row, gpu_seconds, now):
+        _learn(row, ahead, seconds)
     if lone >= 0:
-        _take_lone(row, terms[1], gpu_seconds, lone, ahead, now - row[CAME_AT])
-    row[DECODES_BEFORE] = now - row[CAME_AT] if lone < 0 and ahead < 0 and terms[1] == 0.0 else 0.0
+        _take_lone(row, terms[1], gpu_seconds, lone, ahead, seconds)
+    row[DECODES_BEFORE] = seconds if lone < 0 and ahead < 0 and terms[1] == 0.0 else 0.0
     row[CAME_AT] = now
     if ahead >= 0:
         row[LAUNCHED] += row[LAUNCHES + ahead]
@@ -148,22 +149,22 @@ def _is_end(row: Row, waited: bool, lawless: bool, now: float) -> bool:
     An engine that always computes prompts may have no certain end. If its windows take far longer than their launches,
     the thread waits for the GPU in any case. Without a law long windows will do: their ends weigh little.
     """
-    row[UNCERTAIN] = 0.0 if waited else row[UNCERTAIN] + 1.0
-    if waited or lawless:
-        return bool(waited or row[STEPS] >= LAWLESS_STEPS)
+    if waited:
+        row[UNCERTAIN] = 0.0
+        return True
+    row[UNCERTAIN] += 1.0
+    if lawless:
+        return bool(row[STEPS] >= LAWLESS_STEPS)
     is_long = row[UNCERTAIN] > LONG_UNCERTAIN and row[STEPS] >= MOST_STEPS
     return bool(is_long and now - row[ENDED_AT] > GPU_BOUND * row[LAUNCHED])
 
 
-def _follow(row: Row, gpu_seconds: float, waited: bool, now: float) -> bool:
+def _is_busy(row: Row, gpu_seconds: float, now: float) -> bool:
     """Follow when the GPU ended the step; returns whether the thread was busy until now, and not waiting for that."""
     end = max(row[LAST_END] + gpu_seconds, row[CAME_AT])
-    busy = end - row[CAME_AT] < BUSY_SHARE * (now - row[CAME_AT])
-    if waited or not busy:
-        row[LAST_END] = now
-        return False
-    row[LAST_END] = end
-    return True
+    busy = bool(end - row[CAME_AT] < BUSY_SHARE * (now - row[CAME_AT]))
+    row[LAST_END] = end if busy else now
+    return busy
 
 
 def _learn(row: Row, kind: int, seconds: float) -> None:
