@@ -14,7 +14,7 @@ from holdfast_engine.objectives.rules import LONGEST_WAIT_SECONDS, SERVICE_CLASS
 # that leaves at the wrong moment does not change what all verdicts are called.
 MOST_ENGINE_TIMED = 0.02
 _VERDICTS = 256
-_FIRST, _GONE = ReportKind.FIRST, ReportKind.GONE
+_STARTED, _FIRST, _GONE = ReportKind.STARTED, ReportKind.FIRST, ReportKind.GONE
 _BEGINS, _ENDS = (ReportKind.STARTED, ReportKind.ARRIVED), (ReportKind.LAST, ReportKind.GONE)
 # An API server that takes longer than this for a request is asked at once for the age of the next one.
 NOTICED_SECONDS = 0.05
@@ -124,19 +124,17 @@ class ClientTimes:
         # A report may have been written since then, and one of the future would not be believed.
         read_at = self._clock()
         for report in reports:
-            self._take(report, read_at)
+            kind, name, at = report
+            request_id = self._names.get(name)
+            if request_id is None:
+                self._note_unknown(report, read_at)
+            elif kind is _FIRST:
+                self._take_first(request_id, at, read_at)
+            elif kind in _ENDS:
+                self._take_end(request_id, report, read_at)
+            elif kind in _BEGINS:
+                self._begin(request_id, report, read_at)
         return read_at
-
-    def _take(self, report: Report, now: float) -> None:
-        request_id = self._names.get(report.name)
-        if request_id is None:
-            self._note_unknown(report, now)
-        elif report.kind is _FIRST:
-            self._take_first(request_id, report.at, now)
-        elif report.kind in _ENDS:
-            self._take_end(request_id, report, now)
-        elif report.kind in _BEGINS:
-            self._begin(request_id, report, now)
 
     def _note_unknown(self, report: Report, now: float) -> None:
         """Reports overtake the requests that they are about, which queue on their way to the engine."""
@@ -171,22 +169,24 @@ class ClientTimes:
             self.lag.add(now, lag)
 
     def _take_end(self, request_id: str, report: Report, now: float) -> None:
-        if report.kind is _GONE:
+        kind, name, at = report
+        if kind is _GONE:
             self._ledger.unfollow(request_id)
         else:
-            lag = self._ledger.write_last(request_id, report.at, now)
+            lag = self._ledger.write_last(request_id, at, now)
             if lag >= 0.0:
                 self.last.add(lag)
         if self._ledger.entry(request_id) is None:
-            del self._names[report.name]
+            del self._names[name]
 
     def _begin(self, request_id: str, report: Report, now: float) -> None:
         """A request of the engine came at that time; its answer may be watched."""
-        if 0.0 <= now - report.at <= LONGEST_WAIT_SECONDS:
-            self._ledger.date_back(request_id, report.at)
-            self._waited = now - report.at
+        kind, _, at = report
+        if 0.0 <= now - at <= LONGEST_WAIT_SECONDS:
+            self._ledger.date_back(request_id, at)
+            self._waited = now - at
             self.reading.add(now, self._waited)
-        if report.kind is ReportKind.STARTED:
+        if kind is _STARTED:
             self._ledger.follow(request_id)
             self._followed = True
 

@@ -213,8 +213,8 @@ class Ledger:
         if not entry.followed or entry.first_token is None or ending is Ending.FAILED:
             self._settle(entry)
             return
-        # An id may be used again by a client that chooses its ids.
-        self.unfollow(request_id)
+        if request_id in self._unwritten:
+            self.unfollow(request_id)  # an id may be used again by a client that chooses its ids
         self._unwritten[request_id] = entry
 
     def is_unwritten(self, request_id: str) -> bool:
