@@ -377,7 +377,7 @@ class FastLoop:
         """Requests that have waited for longer than any may."""
         if self.limits is None:
             return []
-        return self.queue.order.older_than(self._clock() - rules.longest_wait_seconds(self.limits))
+        return self.queue.order.older_than(self._clock() - self.limits.longest_wait_seconds)
 
     def is_record_due(self) -> bool:
         """Whether to publish now: some time has passed, or the last published request has left or started."""
@@ -478,7 +478,7 @@ class FastLoop:
             step.active_sequences,
             step.tokens_per_step,
             rules.most_queued_requests(limits, self._peak_tps, self._prompts.computed_tokens),
-            rules.longest_wait_seconds(limits),
+            limits.longest_wait_seconds,
             float(limits.overload is Overload.REJECT),
             ROLES.get(limits.role, _NONE),
         ]

@@ -23,7 +23,6 @@ from holdfast_engine.objectives.rules import (
     Objectives,
     RequestClass,
     RequestVerdict,
-    longest_wait_seconds,
     parse_limits,
     shares,
 )
@@ -64,7 +63,7 @@ def test_limits_with_batch_are_read_as_they_are_written_and_bind_no_limit() -> N
     assert parse_limits(limits.to_json()) == limits
     assert NIGHT in limits.claimable
     assert limits.tightest.ttft_seconds == TIGHT.objectives.ttft_seconds
-    assert longest_wait_seconds(limits) == longest_wait_seconds(Limits(3, OWN, classes=(TIGHT, BULK)))
+    assert limits.longest_wait_seconds == Limits(3, OWN, classes=(TIGHT, BULK)).longest_wait_seconds
     assert NIGHT not in replace(limits, claim=Claim.NONE).claimable
 
 

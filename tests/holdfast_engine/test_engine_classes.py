@@ -30,7 +30,6 @@ from holdfast_engine.objectives.rules import (
     Objectives,
     RequestClass,
     RequestVerdict,
-    longest_wait_seconds,
     parse_limits,
 )
 from holdfast_engine.queue.order import LOWER_SHARE, DeadlineOrder, Place
@@ -174,17 +173,17 @@ def test_classes_that_no_request_may_claim_bind_no_limit() -> None:
     patient = RequestClass("patient", Objectives(3600.0, 0.001))
     limits = Limits(1, OWN, classes=(TIGHT, patient), claim=Claim.NONE)
     assert limits.tightest == OWN
-    assert longest_wait_seconds(limits) == longest_wait_seconds(Limits(1, OWN))
+    assert limits.longest_wait_seconds == Limits(1, OWN).longest_wait_seconds
     assert list(limits.by_name) == ["", "tight", "patient"]
     open_to_all = Limits(1, OWN, classes=(TIGHT, patient))
-    assert (open_to_all.tightest, longest_wait_seconds(open_to_all)) == (Objectives(0.5, 0.001), 3600.0)
+    assert (open_to_all.tightest, open_to_all.longest_wait_seconds) == (Objectives(0.5, 0.001), 3600.0)
 
 
 def test_limits_with_classes_are_read_as_they_are_written() -> None:
     limits = Limits(3, OWN, classes=(TIGHT, BULK), claim=Claim.BODY)
     assert parse_limits(limits.to_json()) == limits
     assert limits.tightest == Objectives(0.5, 0.03)
-    assert longest_wait_seconds(Limits(3, OWN, classes=(BULK,), max_queued_seconds=5.0)) == 30.0
+    assert Limits(3, OWN, classes=(BULK,), max_queued_seconds=5.0).longest_wait_seconds == 30.0
     assert "class" not in Limits(1, OWN).to_json()
 
 

@@ -267,19 +267,19 @@ def test_retry_after_is_a_usable_number(
 
 def test_the_queue_is_bounded_without_being_told_how() -> None:
     limits = Limits(1, Objectives(1.0, 0.05))
-    assert rules.longest_wait_seconds(limits) == 600
+    assert limits.longest_wait_seconds == 600
     assert rules.most_queued_requests(limits, peak_tps=2000.0, tokens_per_prompt=500.0) == 2400
     assert rules.most_queued_requests(limits, peak_tps=1.0, tokens_per_prompt=1e6) == 1
 
 
 def test_the_operators_bounds_of_the_queue_count() -> None:
     limits = Limits(1, Objectives(1.0, 0.05), max_queued_requests=7, max_queued_seconds=30.0)
-    assert rules.longest_wait_seconds(limits) == 30
+    assert limits.longest_wait_seconds == 30
     assert rules.most_queued_requests(limits, math.nan, math.nan) == 7
 
 
 def test_nothing_is_ended_that_can_still_be_in_time() -> None:
-    assert rules.longest_wait_seconds(Limits(1, Objectives(20.0, 0.05), max_queued_seconds=5.0)) == 20
+    assert Limits(1, Objectives(20.0, 0.05), max_queued_seconds=5.0).longest_wait_seconds == 20
 
 
 @pytest.mark.parametrize("unknown", [0.0, -1.0, math.nan, math.inf])

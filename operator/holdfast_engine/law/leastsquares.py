@@ -31,6 +31,8 @@ FEATURES = SECONDS = 5
 """The place of `seconds` among the terms, and of the right-hand side in a row of the equations."""
 WITH_SECONDS = PLACE[SECONDS]
 """Where the products of each term with the seconds stand."""
+STEPS = WITH_SECONDS[SECONDS]
+"""Where the number of steps stands, as the product of the seconds with themselves."""
 
 # Steps of one stratum after which what was seen counts half; fewer in the beginning, so that the first ones, slow for
 # reasons of their own, are soon outweighed. A stratum that sees no steps forgets nothing: steady load, which says
@@ -96,7 +98,7 @@ def window_weight(seconds: float, expected_seconds: float) -> float:
 def add_window(sums: MatrixRow, terms: MatrixRow, seconds: float, weight: float) -> None:
     """Add a window to the sums of its stratum: its steps' terms and seconds."""
     steps = terms[0]
-    keep, left = kept_share(steps, sums[20], HALF_LIFE_STEPS), steps * weight
+    keep, left = kept_share(steps, sums[STEPS], HALF_LIFE_STEPS), steps * weight
     one, prefill, decodes = terms[0] / seconds, terms[1] / seconds, terms[2] / seconds
     kv, pairs = terms[3] / seconds, terms[4] / seconds
     # The order of PRODUCTS, written out: this is done in nearly every step, and loops take four times as long.
@@ -132,13 +134,13 @@ def add_window(sums: MatrixRow, terms: MatrixRow, seconds: float, weight: float)
 
 def lag(sums: MatrixRow, solution: MatrixRow, seconds: float, expected_seconds: float) -> float:
     """How much slower a window is than the windows of its stratum were, as a logarithm; 0 before there were some."""
-    ones = sums[WITH_SECONDS[SECONDS]]
-    if ones < SETTLED_STEPS:
+    one, prefill, decodes, kv, pairs, steps = WITH_SECONDS
+    if sums[steps] < SETTLED_STEPS:
         return 0.0
-    mean = solution[0] * sums[5] + solution[1] * UNITS[1] * sums[10] + solution[2] * UNITS[2] * sums[14]
-    mean += solution[3] * UNITS[3] * sums[17]
-    mean += solution[4] * UNITS[4] * sums[19]
-    return math.log(seconds / expected_seconds * mean / ones) if mean > 0.0 else 0.0
+    mean = solution[0] * sums[one] + solution[1] * UNITS[1] * sums[prefill] + solution[2] * UNITS[2] * sums[decodes]
+    mean += solution[3] * UNITS[3] * sums[kv]
+    mean += solution[4] * UNITS[4] * sums[pairs]
+    return math.log(seconds / expected_seconds * mean / sums[steps]) if mean > 0.0 else 0.0
 
 
 def moved_lag(lags: MatrixRow, lag: float) -> float:
@@ -167,19 +169,18 @@ def stretch(strata: MatrixRows, factor: float) -> None:
 
 def total(strata: MatrixRows, sums: MatrixRow) -> None:
     """Write the sums over all strata into `sums`."""
-    ones = WITH_SECONDS[SECONDS]
     for index in range(len(sums)):
         sums[index] = 0.0
     for stratum in range(STRATA):
         each = strata[stratum]
-        if each[ones] > 0.0:  # most have seen no window
+        if each[STEPS] > 0.0:  # most have seen no window
             for index in range(len(PRODUCTS)):
                 sums[index] += each[index]
 
 
 def enough(sums: MatrixRow) -> bool:
     """Whether there are steps to find a law from."""
-    return bool(sums[PLACE[SECONDS][SECONDS]] >= LEAST_STEPS)
+    return bool(sums[STEPS] >= LEAST_STEPS)
 
 
 def equations(sums: MatrixRow, rows: MatrixRows) -> None:
@@ -274,7 +275,7 @@ def _lift_largest(rows: MatrixRows, pivot: int, count: int) -> None:
 
 def unexplained(sums: MatrixRow, solution: MatrixRow) -> float:
     """Root mean square of the share by which a solution misses the seconds of the windows."""
-    ones, explained, fitted = sums[PLACE[SECONDS][SECONDS]], 0.0, 0.0
+    ones, explained, fitted = sums[STEPS], 0.0, 0.0
     for row in range(FEATURES):
         explained += 2.0 * solution[row] * sums[PLACE[row][SECONDS]]
         for column in range(FEATURES):

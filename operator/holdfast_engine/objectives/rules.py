@@ -131,8 +131,8 @@ class Limits:
     """The lowest TTFT and the lowest TPOT of these."""
     has_max_shares: bool = field(init=False, repr=False, compare=False)
     """Whether a class may have a share of the tokens at most."""
-    longest_wait: float = field(init=False, repr=False, compare=False)
-    """What `longest_wait_seconds` finds."""
+    longest_wait_seconds: float = field(init=False, repr=False, compare=False)
+    """After that a request without a first token is ended: never while it could be in time; batch requests are not."""
 
     def __post_init__(self) -> None:
         own = RequestClass(SERVICE_CLASS, self.objectives)
@@ -148,7 +148,7 @@ class Limits:
         object.__setattr__(self, "has_max_shares", any(each.max_share is not None for each in self.claimable))
         late_after = max(each.objectives.ttft_seconds for each in self.claimable if not each.is_batch)
         longest_wait = max(self.max_queued_seconds or LONGEST_WAIT_SECONDS, late_after)
-        object.__setattr__(self, "longest_wait", longest_wait)
+        object.__setattr__(self, "longest_wait_seconds", longest_wait)
 
     def may_claim(self, each: RequestClass) -> bool:
         """Whether a header may claim this class; without a header a request has the service's own."""
@@ -276,14 +276,6 @@ def shares(limits: Limits) -> dict[int, float]:
     return found
 
 
-def longest_wait_seconds(limits: Limits) -> float:
-    """After how many seconds a request without a first token is ended: never while it could still be in time.
-
-    Batch requests are not ended.
-    """
-    return limits.longest_wait
-
-
 def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: float) -> float:
     """How many requests may wait: as asked, else as many as could start within the longest wait.
 
@@ -292,7 +284,7 @@ def most_queued_requests(limits: Limits, peak_tps: float, tokens_per_prompt: flo
     """
     if limits.max_queued_requests is not None:
         return limits.max_queued_requests
-    return arithmetic.most_in_time(longest_wait_seconds(limits), peak_tps, tokens_per_prompt)
+    return arithmetic.most_in_time(limits.longest_wait_seconds, peak_tps, tokens_per_prompt)
 
 
 class RejectionReason(enum.Enum):

@@ -12,7 +12,7 @@ from holdfast.twin.arrays.state_arrays import NOBODY, Record, Records, fields_of
 from holdfast.twin.arrays.timers import Floats
 from holdfast_engine.law.captured_graphs import CapturedGraphs
 from holdfast_engine.law.steplaw import HEIGHT, WIDTH, rows_of
-from holdfast_engine.objectives.rules import Limits, Overload, RequestClass, longest_wait_seconds, shares
+from holdfast_engine.objectives.rules import Limits, Overload, RequestClass, shares
 from holdfast_engine.queue.order import LATE_SHARE
 
 PLACE = np.dtype(
@@ -114,7 +114,7 @@ def _tell(loop: Record, asked: Limits, limits: SchedulerLimits) -> None:
     tokens = limits.max_num_batched_tokens
     loop["tightest_ttft"], loop["tightest_tpot"] = asked.tightest.ttft_seconds, asked.tightest.tpot_seconds
     loop["tpot"] = asked.tightest.tpot_seconds
-    loop["longest_wait"] = longest_wait_seconds(asked)
+    loop["longest_wait"] = asked.longest_wait_seconds
     loop["most_queued"] = math.nan if asked.max_queued_requests is None else asked.max_queued_requests
     loop["adapts"], loop["rejects"] = asked.adapt, asked.overload is Overload.REJECT
     loop["most_active"] = loop["active"] = loop["balanced"] = min(active, asked.active_sequences or active)
