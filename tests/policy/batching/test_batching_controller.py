@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from holdfast.api.reasons import Reason
 from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
-from holdfast.policy.batching.canary_test import LEAST_SECONDS
 from holdfast.policy.batching.controller import (
     HORIZON_SECONDS,
     LONGEST_START_SECONDS,
     PATIENCE_SECONDS,
     RETRY_SECONDS,
+    TRIAL_SECONDS,
     Batching,
     Situation,
     Wanted,
@@ -135,10 +135,12 @@ def test_limits_that_change_with_the_noise_of_the_lengths_are_never_tried() -> N
 
 def test_a_replica_that_does_well_is_followed_by_the_rest_and_then_left_alone() -> None:
     chat = Service().on_trial().serving()
-    chat.wait(LEAST_SECONDS + 600.0, canary=GOOD, rest=REST)
+    chat.wait(TRIAL_SECONDS - 15.0, canary=GOOD, rest=REST)
+    assert chat.told == [Reason.BATCHING_TRIAL]
+    chat.wait(30.0)
     assert chat.told == [Reason.BATCHING_TRIAL, Reason.BATCHING_KEPT]
     assert (chat.seen.limits, chat.seen.before) == (BEST, None)
-    chat.wait(HORIZON_SECONDS - 900.0, wanted=Wanted(OTHER, 9.0), rate_rps=4.0, demand_rps=22.0)
+    chat.wait(HORIZON_SECONDS - 60.0, wanted=Wanted(OTHER, 9.0), rate_rps=4.0, demand_rps=22.0)
     assert chat.last == BatchingTarget("l40s", BEST)
 
 
@@ -170,6 +172,13 @@ def test_a_replica_that_never_serves_goes_back() -> None:
     assert chat.told[-1] is Reason.BATCHING_RETURNED
 
 
+def test_a_replica_that_served_too_little_goes_back_in_the_end() -> None:
+    chat = Service().on_trial().serving()
+    chat.wait(TRIAL_SECONDS + 30.0, canary=Verdicts(1.0), rest=REST)
+    assert chat.told[-1] is Reason.BATCHING_RETURNED
+    assert chat.seen.limits == DEFAULT
+
+
 def test_what_the_deployment_has_not_taken_up_is_asked_for_again() -> None:
     chat = Service().on_trial().serving()
     chat.tick(canary_fails=True, obeys=False)
@@ -182,7 +191,7 @@ def test_a_trial_outlives_the_operators_memory() -> None:
     chat = Service().on_trial().serving()
     chat.memory = Batching()
     assert chat.tick() == BatchingTarget("l40s", BEST, DEFAULT)
-    chat.wait(LEAST_SECONDS + 600.0, canary=GOOD, rest=REST)
+    chat.wait(TRIAL_SECONDS + 30.0, canary=GOOD, rest=REST)
     assert chat.told[-1] is Reason.BATCHING_KEPT
 
 
@@ -215,7 +224,7 @@ def test_whatever_is_seen_limits_are_known_ones_and_one_change_is_made_at_a_time
         memory, taken = step(memory, situation)
         assert taken.limits in (DEFAULT, BEST, OTHER)
         assert step(before, situation) == (memory, taken)
-        if taken.before is not None:
-            assert memory.trial is not None
-        if not situation.free and situation.before is None and before.trial is None and before.ending is None:
+        if situation.before is None and taken.before is not None:
+            assert situation.free
+        if not situation.free and situation.before is None:
             assert taken == BatchingTarget("l40s", situation.limits)

@@ -48,7 +48,6 @@ from holdfast.observe.objects import mapping
 from holdfast.observe.objects.cluster import Invalid, PrefillPool
 from holdfast.observe.objects.ended import ended_from_pod
 from holdfast.observe.signals import foreign_engines
-from holdfast.policy.batching.canary_test import Evidence
 from holdfast.policy.batching.controller import Batching, Situation, Trial, Wanted, step
 from holdfast.policy.estimate.batch_work import BatchAsk, ClassWork
 from holdfast.policy.estimate.cold_start import ColdStarts
@@ -83,7 +82,15 @@ from tests.policy.views import CHAT, changed, sized, stock, view
 Told = tuple[str, str]
 MISSED = SloState(0.95, -4.0, True, 1000.0)
 TUNED = BatchingLimits(None, 1024)
-ON_TRIAL = Trial("h100", BatchingLimits(), TUNED, NOW - 1200.0, NOW - 1100.0, evidence=Evidence(-5.0, 3210.0))
+ON_TRIAL = Trial(
+    "h100",
+    BatchingLimits(),
+    TUNED,
+    NOW - 1800.0,
+    NOW - 1700.0,
+    Verdicts(3190.0, 20.0),
+    Verdicts(9600.0, 60.0),
+)
 AT_WORK = EngineState("", PluginMode.ACTIVE, 7)
 LATE, OFF = EngineState("", PluginMode.ACTIVE, 6), EngineState("", PluginMode.OFF)
 OFFICE = Schedule("office", "Europe/Berlin", ZoneInfo("Europe/Berlin"), 480, 1080, frozenset(range(5)), 6)
@@ -861,7 +868,10 @@ SITUATIONS: dict[str, tuple[Callable[[View], Told], View]] = {
     "fast loop, all kinds of trouble": (fast_loop(a=OFF, b=LATE, c=None, d=OFF, e=OFF, f=OFF, g=OFF), view()),
     "batching, better limits": (batching(None), view()),
     "batching, as good": (batching(ON_TRIAL), view()),
-    "batching, worse": (batching(replace(ON_TRIAL, evidence=Evidence(5.0, 321.0))), view()),
+    "batching, worse": (
+        batching(replace(ON_TRIAL, canary=Verdicts(261.0, 60.0), rest=Verdicts(950.0, 10.0))),
+        view(),
+    ),
     "batching, broken": (batching(ON_TRIAL, canary_fails=True), view()),
     "batching, now fixed": (batching(ON_TRIAL, free=False), view()),
     "queue limit, too large": (queue_limit, stock(QueueLimit(41_000))),

@@ -158,9 +158,12 @@ class StatusPublisher:
 
     async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
         target = decision.batching
-        if target is None or target.reason is None or self._batching.get(decision.key) is target:
+        if target is None or target.reason is None:
             return
-        self._batching[decision.key] = target
+        asked = replace(target, message="")  # until the Deployment shows it, with other rates in each message
+        if self._batching.get(decision.key) == asked:
+            return
+        self._batching[decision.key] = asked
         _LOG.info("%s: %s: %s", decision.key, target.reason, target.message)
         returned = target.reason is Reason.BATCHING_RETURNED
         await self._event(part, target.reason, target.message, warning=returned, now=now)

@@ -4,12 +4,16 @@ vLLM reads its limits at start, so that a change restarts every replica. A chang
 known and steady, fewer replicas would carry the load, and the error budget can absorb a mistake. Engines with the fast
 loop tune their own limits and get none from here.
 
+The Deployment records the trial. Both sides serve their share of the same requests at the same time, so that any other
+problem of the load affects both.
+
 Source: docs/designs/0002-batching.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.api.quantities import counted
@@ -18,9 +22,8 @@ from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import AcceleratorOption, BatchingLimits, ServiceSpec
 from holdfast.domain.value import value
 from holdfast.enginemodel.mix import LengthMix
-from holdfast.policy.batching.canary_test import Evidence, Outcome
 from holdfast.policy.estimate.demand import replicas_for
-from holdfast.policy.estimate.slo_budget import NONE, Verdicts
+from holdfast.policy.estimate.slo_budget import NONE, Verdicts, plus
 
 HYSTERESIS = 1.05
 """Factor on the rate that other limits must reach."""
@@ -41,7 +44,13 @@ LONGEST_START_SECONDS = 3600.0
 """How long the canary replica may take to become ready."""
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 6 * 3600.0, 7 * 24 * 3600.0
-"""Backoff before rejected limits may be tried again, and its upper bound; it doubles each time."""
+"""Pause after rejected limits, and its upper bound; it doubles from one rejection to the next."""
+
+TRIAL_SECONDS, LEAST_JUDGED = 1500.0, 200.0
+"""How long the canary serves before its limits are kept, and the fewest requests that show anything."""
+
+CHANCE, LEAST_MISSED = 3.0, 5.0
+"""What the canary may miss beyond the share of the other replicas: deviations of a Poisson count, and requests."""
 
 
 class Question(NamedTuple):
@@ -100,9 +109,9 @@ class Situation:
 
 @value
 class Trial:
-    """Limits under test on a canary replica: the limits before, since when it serves, and the evidence.
+    """Limits under test on a canary replica: the limits before, since when it serves, and the requests since then.
 
-    `applied`: the Deployment has shown the limits under test.
+    `canary` and `rest` are those of both sides. `ends_with` are the final limits, until the Deployment shows them.
     """
 
     accelerator: str
@@ -110,81 +119,70 @@ class Trial:
     after: BatchingLimits
     began_at: float
     serves_since: float | None = None
-    applied: bool = False
-    evidence: Evidence = field(default_factory=Evidence)
+    canary: Verdicts = NONE
+    rest: Verdicts = NONE
+    ends_with: BatchingLimits | None = None
+
+    def with_more(self, canary: Verdicts, rest: Verdicts) -> Trial:
+        """Return the trial with the requests since the last tick; impossible or empty sides add nothing."""
+        possible = all(math.isfinite(each.judged) and min(each.good, each.bad) >= 0.0 for each in (canary, rest))
+        if not possible or min(canary.judged, rest.judged) <= 0.0:
+            return self
+        return replace(self, canary=plus(self.canary, canary), rest=plus(self.rest, rest))
 
     @property
-    def target(self) -> BatchingTarget:
-        """The limits while it lasts."""
-        return BatchingTarget(self.accelerator, self.after, self.before)
-
-
-@value
-class Returned:
-    """Rejected limits, and until when they are in backoff."""
-
-    accelerator: str
-    limits: BatchingLimits
-    until: float
-    delay_seconds: float
+    def misses_more(self) -> bool:
+        """Whether the canary missed more than its share, by more than chance."""
+        share = self.canary.judged / self.rest.judged if self.rest.judged > 0.0 else 0.0
+        expected = share * self.rest.bad
+        return self.canary.bad > expected + CHANCE * math.sqrt(expected * (1.0 + share)) + LEAST_MISSED
 
 
 @value
 class Batching:
     """State between ticks.
 
-    `better` are limits that would carry more, and since when. `ending` are the final limits of a trial, until the
-    Deployment shows them.
+    `better` are limits that would carry more, and since when. No trial begins before `paused_until`; `pause_seconds`
+    is the pause after the last rejection, 0 after limits that were kept.
     """
 
     trial: Trial | None = None
-    ending: tuple[str, BatchingLimits] | None = None
-    returned: tuple[Returned, ...] = ()
     better: tuple[str, BatchingLimits, float] | None = None
-    changed_at: float | None = None
+    paused_until: float = 0.0
+    pause_seconds: float = 0.0
     considered: Wanted | None = None
 
 
 def step(memory: Batching, situation: Situation) -> tuple[Batching, BatchingTarget]:
     """Continue a trial, begin one, or change nothing; return the new state and the limits for the Deployment."""
-    name, trial = situation.accelerator, memory.trial
-    if memory.ending is not None and memory.ending[0] == name:
-        if (situation.limits, situation.before) != (memory.ending[1], None):
-            return memory, BatchingTarget(*memory.ending)
-        memory = replace(memory, ending=None)
-    if trial is not None and trial.accelerator != name:
-        trial = None
-    if situation.before is not None and (trial is None or trial.after != situation.limits):
+    name, before, trial = situation.accelerator, situation.before, memory.trial
+    if before is None:
+        return _begin(replace(memory, trial=None), situation)
+    if trial is None or (trial.accelerator, trial.after) != (name, situation.limits):
         # After a restart only the Deployment records the trial: its time starts again.
-        trial = Trial(name, situation.before, situation.limits, situation.now)
-    if trial is not None:
-        return _continue(replace(memory, trial=trial), trial, situation)
-    if not situation.free:
-        return replace(memory, trial=None, better=None), situation.unchanged
-    return _begin(replace(memory, trial=None), situation)
+        trial = Trial(name, before, situation.limits, situation.now)
+    if trial.ends_with is not None:
+        return memory, BatchingTarget(name, trial.ends_with)
+    return _continue(memory, trial, situation)
 
 
 def _begin(memory: Batching, situation: Situation) -> tuple[Batching, BatchingTarget]:
-    """Begin a trial if better limits have been worth it for long enough."""
+    """Begin a trial if better limits have been worth it for long enough; asked for again until it is recorded."""
     name, now, wanted = situation.accelerator, situation.now, situation.wanted
-    if not situation.settled:
+    if situation.free and not situation.settled:
         return memory, situation.unchanged
-    if wanted is None or not worth(situation, wanted):
+    if not situation.free or wanted is None or not worth(situation, wanted):
         return replace(memory, better=None), situation.unchanged
     better, known = (name, wanted.limits), memory.better
     since = known[2] if known and known[:2] == better and known[2] <= now else now
     memory = replace(memory, better=(*better, since))
-    recently = memory.changed_at is not None and 0.0 <= now - memory.changed_at < HORIZON_SECONDS
-    rejected = any((old.accelerator, old.limits) == better and now < old.until for old in memory.returned)
-    if now - since < PATIENCE_SECONDS or recently or rejected or not affordable(situation):
+    if now - since < PATIENCE_SECONDS or now < memory.paused_until or not affordable(situation):
         return memory, situation.unchanged
-    trial = Trial(name, situation.limits, wanted.limits, now)
     message = (
         f"canary: one {name} replica runs with {words(wanted.limits)}; expected {wanted.rate_rps:.1f} req/s "
         f"per replica, {situation.rate_rps:.1f} req/s with {words(situation.limits)}"
     )
-    target = replace(trial.target, reason=Reason.BATCHING_TRIAL, message=message)
-    return replace(memory, trial=trial, better=None), target
+    return memory, BatchingTarget(name, wanted.limits, situation.limits, Reason.BATCHING_TRIAL, message)
 
 
 def worth(situation: Situation, wanted: Wanted) -> bool:
@@ -207,43 +205,39 @@ def affordable(situation: Situation) -> bool:
 
 
 def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Batching, BatchingTarget]:
-    """Continue a trial."""
+    """Continue a trial; limits that miss more are rejected at once, all others are kept when its time is over."""
     now, since = situation.now, trial.serves_since
     if not situation.free:
-        return _end(memory, trial, now, Outcome.RETURN, "Holdfast may no longer choose the limits")
-    if situation.limits != trial.after:
-        if trial.applied:  # an edit of the model or image has invalidated them
-            return replace(memory, trial=None), replace(situation.unchanged, before=situation.before)
-        return memory, trial.target
-    trial = replace(trial, applied=True)
+        return _reject(memory, trial, now, "Holdfast may no longer choose the limits")
     if situation.canary_fails or (since is None and now - trial.began_at >= LONGEST_START_SECONDS):
-        return _end(memory, trial, now, Outcome.RETURN, "it fails or does not become ready")
+        return _reject(memory, trial, now, "it fails or does not become ready")
     if since is None:
         trial = replace(trial, serves_since=now if situation.canary_serves else None)
-        return replace(memory, trial=trial), trial.target
-    trial = replace(trial, evidence=trial.evidence.weighed(situation.canary, situation.rest))
-    outcome = trial.evidence.outcome(now - since)
-    if outcome is Outcome.OPEN:
-        return replace(memory, trial=trial), trial.target
-    often = "more" if outcome is Outcome.RETURN else "no more"
-    why = f"in {trial.evidence.judged:.0f} requests it missed the objectives {often} often than the other replicas"
-    return _end(memory, trial, now, outcome, why)
+    else:
+        trial = trial.with_more(situation.canary, situation.rest)
+    judged, seconds = trial.canary.judged, 0.0 if since is None else now - since
+    if trial.misses_more:
+        often = "it missed the objectives more often than the other replicas"
+        return _reject(memory, trial, now, f"in {judged:.0f} requests {often}")
+    if seconds < TRIAL_SECONDS:
+        return replace(memory, trial=trial), BatchingTarget(trial.accelerator, trial.after, trial.before)
+    if judged < LEAST_JUDGED:
+        return _reject(memory, trial, now, f"{judged:.0f} requests are too few to judge it")
+    memory = replace(memory, trial=replace(trial, ends_with=trial.after), better=None)
+    memory = replace(memory, paused_until=now + HORIZON_SECONDS, pause_seconds=0.0)
+    why = f"in {judged:.0f} requests it missed the objectives no more often than the other replicas"
+    message = f"all {trial.accelerator} replicas get {words(trial.after)}: {why}"
+    return memory, BatchingTarget(trial.accelerator, trial.after, None, Reason.BATCHING_KEPT, message)
 
 
-def _end(memory: Batching, trial: Trial, now: float, outcome: Outcome, why: str) -> tuple[Batching, BatchingTarget]:
-    """End a trial: roll the new limits out, or roll them back with a backoff."""
-    name, before, after = trial.accelerator, trial.before, trial.after
-    ending = (name, after if outcome is Outcome.KEEP else before)
-    memory = replace(memory, trial=None, better=None, changed_at=now, ending=ending)
-    if outcome is Outcome.KEEP:
-        message = f"all {name} replicas get {words(after)}: {why}"
-        return memory, BatchingTarget(*ending, None, Reason.BATCHING_KEPT, message)
-    last = next((old for old in memory.returned if (old.accelerator, old.limits) == (name, after)), None)
-    delay = RETRY_SECONDS if last is None else min(2.0 * last.delay_seconds, LONGEST_RETRY_SECONDS)
-    others = tuple(old for old in memory.returned if old is not last)
-    memory = replace(memory, returned=(*others, Returned(name, after, now + delay, delay)))
-    message = f"the {name} replica with {words(after)} returns to {words(before)}: {why}"
-    return memory, BatchingTarget(*ending, None, Reason.BATCHING_RETURNED, message)
+def _reject(memory: Batching, trial: Trial, now: float, why: str) -> tuple[Batching, BatchingTarget]:
+    """Return to the limits before, and try none for a while."""
+    name, before = trial.accelerator, trial.before
+    pause = min(max(RETRY_SECONDS, 2.0 * memory.pause_seconds), LONGEST_RETRY_SECONDS)
+    memory = replace(memory, trial=replace(trial, ends_with=before), better=None)
+    memory = replace(memory, paused_until=now + pause, pause_seconds=pause)
+    message = f"the {name} replica with {words(trial.after)} returns to {words(before)}: {why}"
+    return memory, BatchingTarget(name, before, None, Reason.BATCHING_RETURNED, message)
 
 
 def words(limits: BatchingLimits) -> str:

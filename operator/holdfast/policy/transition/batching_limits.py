@@ -10,16 +10,8 @@ from holdfast.domain.decision import BatchingTarget
 from holdfast.domain.service import BatchingLimits
 from holdfast.domain.signals import RevisionTraffic
 from holdfast.enginemodel.replica_model import EngineModel
-from holdfast.policy.batching.controller import (
-    HYSTERESIS,
-    LEAST_BUDGET,
-    Batching,
-    Question,
-    Situation,
-    Wanted,
-    step,
-    words,
-)
+from holdfast.policy.batching import controller
+from holdfast.policy.batching.controller import Batching, Situation, Wanted
 from holdfast.policy.estimate.slo_budget import NONE, Verdicts, plus
 from holdfast.policy.view import Load, Selection, ServiceState
 
@@ -41,27 +33,19 @@ def tune(
     may_save = load.demand_rps is not None and load.demand_rps > selection.belief.rate_rps > 0.0
     if may_save and not selection.belief.fast_loop:
         memory = replace(memory, considered=_considered(memory.considered, state, selection, model))
-    if _at_rest(memory, selection, placement):
-        return memory, None
-    memory, taken = step(memory, _situation(memory, state, load, selection, placement, passed_seconds))
-    return memory, BatchingTarget(placement.accelerator, taken.limits, taken.before, taken.reason, taken.message)
-
-
-def _at_rest(memory: Batching, selection: Selection, placement: Placement) -> bool:
-    """No trial is under way, and none can begin."""
-    if memory.trial is not None or memory.ending is not None or placement.batching_before is not None:
-        return False
-    found = memory.considered
-    return selection.belief.fast_loop or found is None or found.limits == placement.batching
+    found, may_begin = memory.considered, not selection.belief.fast_loop
+    if placement.batching_before is None and not (may_begin and found and found.limits != placement.batching):
+        return memory, None  # no trial is under way, and none can begin
+    return controller.step(memory, _situation(memory, state, load, selection, placement, passed_seconds))
 
 
 def advice(memory: Batching, selection: Selection) -> str:
     """What other limits would carry, for services whose limits are held by people."""
     found, rate_rps = memory.considered, selection.belief.rate_rps
-    if found is None or not rate_rps > 0.0 or not found.rate_rps >= HYSTERESIS * rate_rps:
+    if found is None or not rate_rps > 0.0 or not found.rate_rps >= controller.HYSTERESIS * rate_rps:
         return ""
     carried = f"one {selection.name} replica would carry {found.rate_rps:.1f} req/s instead of {rate_rps:.1f}"
-    return f"with {words(found.limits)}, {carried}"
+    return f"with {controller.words(found.limits)}, {carried}"
 
 
 def _situation(
@@ -83,7 +67,7 @@ def _situation(
         settled=settled,
         surge=selection.chosen.room.free_replicas > 0,
         free=free,
-        calm=not state.slo.burning and left is not None and left >= LEAST_BUDGET,
+        calm=not state.slo.burning and left is not None and left >= controller.LEAST_BUDGET,
         demand_rps=load.demand_rps,
         rate_rps=selection.belief.rate_rps,
         cold_start_seconds=state.supply.cold_starts.p90_seconds or state.supply.lead_seconds,
@@ -135,7 +119,7 @@ def _considered(known: Wanted | None, state: ServiceState, selection: Selection,
     mix, belief, spec = state.supply.capacity.mix, selection.belief, state.spec
     if mix is None:
         return None
-    question = Question(spec, belief.option, mix, belief.slowness, belief.limits)
+    question = controller.Question(spec, belief.option, mix, belief.slowness, belief.limits)
     if known is not None and known.question == question:
         return known
     limits = model.best_limits(spec, belief.option, mix, belief.slowness)
