@@ -31,7 +31,6 @@ from holdfast.policy.estimate import (
     kv_cache,
     questions,
     replica_capacity,
-    retries,
     slo_budget,
 )
 from holdfast.policy.health import backoff
@@ -68,12 +67,7 @@ GLOSSARY = (
     f"| evidence window | {evidence_window.LOOK_SECONDS:g} s of observations",
     f"over all services, every {TICK:g} s",
 )
-SIGNALS = (
-    f"the increase of counters is read, {SCRAPES} scrapes",
-    f"begins, ends an episode | {retries.REFUSING:g}, {retries.ENDED:g} |",
-    f"weight of one episode; highest r | {retries.WEIGHT:g}; {retries.MOST:g} |",
-    f"r <- r + {retries.WEIGHT:g} (min({retries.MOST:g},",
-)
+SIGNALS = (f"the increase of counters is read, {SCRAPES} scrapes",)
 ARRIVALS = (
     f"cells of one interval each, for {bursts.KEPT_SECONDS:g} s",
     f"max(0, 1 - {SLOPE_CELLS} / t²)",

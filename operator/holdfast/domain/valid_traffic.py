@@ -79,13 +79,13 @@ class Seen:
         """Requests that arrived, including refused ones.
 
         vLLM has no counter of arrivals. They are derived: requests that ended or were refused, plus the growth in
-        flight, and the `hidden` ones.
+        flight, and the `hidden` ones. Requests in flight are counted a moment apart, but never less than none arrive.
         """
         total = self.total
         if total.exact is not None:
             return total.exact.arrived
         ended = total.finished + total.failed + total.aborted + total.rejected + self.hidden
-        return ended + total.in_flight_growth
+        return max(0.0, ended + total.in_flight_growth)
 
     @property
     def refused(self) -> float:

@@ -21,7 +21,7 @@ from holdfast.policy.estimate import (
     scale_to_zero,
     slo_budget,
 )
-from holdfast.policy.estimate.arrivals import arrived_requests, observe_arrivals
+from holdfast.policy.estimate.arrivals import observe_arrivals
 from holdfast.policy.estimate.batch_work import watch_batch
 from holdfast.policy.estimate.class_budgets import (
     ClassState,
@@ -37,7 +37,6 @@ from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
 from holdfast.policy.estimate.kv_cache import watch_kv_cache
 from holdfast.policy.estimate.replica_capacity import Engines
-from holdfast.policy.estimate.retries import learn_retries
 from holdfast.policy.health.backoff import Backoffs, watch_backoffs
 from holdfast.policy.health.replicas import Group
 from holdfast.policy.memory import Closing, Demand, Promise, ServiceMemory, Supply
@@ -62,11 +61,10 @@ def learn(
 
 @value
 class DemandLearning:
-    """What one tick taught about the requests: `arrived` are new ones, `verdicts` those of engines alone."""
+    """What one tick taught about the requests, and the `verdicts` of engines alone."""
 
     demand: Demand
     classes: tuple[ClassState, ...]
-    arrived: float
     verdicts: slo_budget.Verdicts
 
 
@@ -74,10 +72,9 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     """Learn from the pool that answers the clients."""
     old, service, seen, lead = observed.known.demand, observed.service, observed.seen, observed.supply.lead_seconds
     slo = service.spec.slo
-    arrived = arrived_requests(seen, old.retries.share)
     # More requests are refused or get their first token too late than the objective allows.
     strained = seen.late + seen.refused > 1.0 + slo.budget_share * (seen.started + seen.refused)
-    arrivals = observe_arrivals(old.arrivals, seen, arrived, now, lead, strained)
+    arrivals = observe_arrivals(old.arrivals, seen, seen.arrived, now, lead, strained)
     # Requests that end with an error have no tokens.
     lengths = old.lengths if service.traffic.failing else length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, slo, now)
@@ -87,7 +84,6 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     demand = Demand(
         arrivals=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
-        retries=learn_retries(old.retries, seen, sum(len(group.ready) for group in observed.groups), now),
         lengths=lengths,
         budget=judged,
         classes=budgets,
@@ -97,7 +93,7 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         batch=watch_batch(old.batch, seen, service.spec.batch, lead, now),
     )
     evidence = evidence_of(verdicts.latest, classes, _belief(observed), slo, arrivals.level_rps, now)
-    return DemandLearning(demand, classes, arrived, evidence)
+    return DemandLearning(demand, classes, evidence)
 
 
 def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState, ...]) -> headroom.Headroom:
@@ -191,7 +187,7 @@ def _window(observed: Observation, requests: DemandLearning, now: float) -> Evid
     passed = min(max(0.0, now - since), seen.interval_seconds)
     serving = [replica.name for group in observed.used for replica in group.ready] if observed.undisturbed else []
     steady_since = max(requests.demand.arrivals.steady_since, requests.demand.lengths.changed_at)
-    return watch(known.supply.evidence, seen, requests.arrived, requests.verdicts, serving, passed, now, steady_since)
+    return watch(known.supply.evidence, seen, seen.arrived, requests.verdicts, serving, passed, now, steady_since)
 
 
 def _measured(

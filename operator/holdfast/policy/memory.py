@@ -30,7 +30,6 @@ from holdfast.policy.estimate.hidden_requests import Queue
 from holdfast.policy.estimate.kv_cache import KvCache
 from holdfast.policy.estimate.length_mix import Lengths
 from holdfast.policy.estimate.replica_capacity import Capacity
-from holdfast.policy.estimate.retries import Retries
 from holdfast.policy.estimate.scale_to_zero import Idle
 from holdfast.policy.estimate.set_backs import SetBacks
 from holdfast.policy.estimate.slo_budget import Budget
@@ -56,7 +55,6 @@ class Demand:
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     residuals: Residuals = field(default_factory=Residuals)
-    retries: Retries = field(default_factory=Retries)
     lengths: Lengths = field(default_factory=Lengths)
     budget: Budget = field(default_factory=Budget)
     classes: Budgets = field(default_factory=dict)

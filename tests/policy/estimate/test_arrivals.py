@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.signals import History, RateSample, SignalState
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate.arrivals import Arrivals, arrived_requests, from_history, observe_arrivals, threshold
+from holdfast.policy.estimate.arrivals import Arrivals, from_history, observe_arrivals, threshold
 from tests.builders import NOW, traffic
 
 LEAD, INTERVAL = 45.0, 10.0
@@ -41,12 +41,11 @@ def level(memory: Arrivals) -> float:
 
 def test_arrivals_are_what_ended_was_refused_and_is_newly_in_flight() -> None:
     seen = judge(traffic(10.0, failed=1.0, aborted=2.0, rejected=40.0, in_flight_growth=-3.0))
-    assert arrived_requests(seen, retry_share=0.0) == 100.0 + 1.0 + 2.0 + 40.0 - 3.0
-    assert arrived_requests(seen, retry_share=0.5) == 100.0 + 1.0 + 2.0 + 20.0 - 3.0
+    assert seen.arrived == 100.0 + 1.0 + 2.0 + 40.0 - 3.0
 
 
 def test_a_queue_that_empties_is_never_a_negative_arrival() -> None:
-    assert arrived_requests(judge(traffic(0.0, in_flight_growth=-30.0)), 0.0) == 0.0
+    assert judge(traffic(0.0, in_flight_growth=-30.0)).arrived == 0.0
 
 
 @pytest.mark.parametrize("tick", [1.0, 5.0, 10.0, 30.0])

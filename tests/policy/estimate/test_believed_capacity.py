@@ -29,7 +29,6 @@ from holdfast.policy.estimate.capacity_evidence import (
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, is_due, watch
 from holdfast.policy.estimate.length_mix import PRIOR, Lengths, observe_lengths
 from holdfast.policy.estimate.replica_capacity import Capacity, Engines, believe
-from holdfast.policy.estimate.retries import Retries, learn_retries
 from holdfast.policy.estimate.slo_budget import Verdicts
 from holdfast.policy.memory import Memory
 from holdfast_engine.law.model_figures import ModelFigures
@@ -568,26 +567,6 @@ def test_equal_mixes_are_put_on_one_grid() -> None:
         for tokens in range(0, 1000, 50)
     }
     assert len(mixes) <= 2
-
-
-def refused(rate: float, rejected: float):  # type: ignore[no-untyped-def]
-    return judge(traffic(rate, rejected=10.0 * rejected))
-
-
-def test_requests_that_no_longer_arrive_once_nothing_is_refused_had_only_come_back() -> None:
-    memory = Retries()
-    for index in range(6):
-        memory = learn_retries(memory, refused(10.0, 20.0), 2, NOW + 5.0 * index)  # 30/s arrive
-    for index in range(6, 12):
-        memory = learn_retries(memory, refused(18.0, 0.0), 4, NOW + 5.0 * index)  # of 20 refused, 12 were retries
-    assert memory.share == pytest.approx(0.5 * 0.6, abs=0.01)
-
-
-def test_an_episode_that_ends_by_itself_teaches_nothing_about_retries() -> None:
-    memory = learn_retries(Retries(), refused(10.0, 20.0), 2, NOW)
-    for index in range(1, 8):
-        memory = learn_retries(memory, refused(5.0, 0.0), 2, NOW + 5.0 * index)
-    assert memory == Retries()
 
 
 def test_counts_of_two_accelerators_add_up_whatever_their_order() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.domain.engine import ExactCounts
 from holdfast.domain.signals import AcceleratorTraffic, SignalState, Traffic
 from holdfast.domain.valid_traffic import judge
-from holdfast.policy.estimate import arrivals, slo_budget
+from holdfast.policy.estimate import slo_budget
 from holdfast.policy.estimate.slo_budget import Budget
 from tests.builders import NOW, counts, service, traffic
 from tests.policy.fluid import FluidCluster, steps
@@ -111,8 +111,7 @@ def test_exact_verdicts_are_joint_and_arrivals_hold_the_refused() -> None:
     look = judge(traffic(10.0, exact=EXACT, ttft_within=0.0))  # type: ignore[arg-type]
     memory = slo_budget.account(Budget(window_seconds=3600.0), look, CHAT.spec.slo, NOW)
     assert (memory.latest.good, memory.latest.bad, memory.exact) == (80.0, 18.0, True)
-    assert arrivals.arrived_requests(look, 0.0) == 100.0
-    assert arrivals.arrived_requests(look, 0.5) == 98.0
+    assert look.arrived == 100.0
     assert (look.refused, look.failed, look.late, look.started) == (4.0, 1.0, 11.0, 94.0)
 
 

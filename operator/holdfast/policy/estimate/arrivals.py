@@ -71,11 +71,6 @@ class Arrivals:
         return max(1.0, self.dispersion)
 
 
-def arrived_requests(seen: Seen, retry_share: float) -> float:
-    """Return the requests that arrived during the interval, without retries of refused requests."""
-    return max(0.0, seen.arrived - seen.refused * retry_share)
-
-
 def from_history(history: History, now: float, lead_seconds: float) -> Iterator[Arrivals]:
     """Replay the counts of Prometheus, and yield the state after each of them.
 

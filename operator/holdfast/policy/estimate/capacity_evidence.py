@@ -94,7 +94,7 @@ def _saturated(seen: Seen, replicas: int) -> bool:
     """Return whether all replicas together begin fewer requests than arrive, clearly and by more than chance."""
     behind = seen.arrived - seen.total.ttft_count
     left = max(seen.total.waiting, seen.refused)
-    clearly = behind > max(BEHIND * seen.arrived, CHANCE * math.sqrt(max(0.0, seen.arrived)))
+    clearly = behind > max(BEHIND * seen.arrived, CHANCE * math.sqrt(seen.arrived))
     return clearly and left >= max(float(replicas), 0.5 * behind) and seen.total.busiest < UNEVEN
 
 
