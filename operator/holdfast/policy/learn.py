@@ -236,8 +236,7 @@ def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> 
     lead = cold_start.lead_seconds(cold_starts, tick.timing, 2.0 * max(tick.timing.scrape_seconds, 0.0), tick.settings)
     arrivals, residuals = forecast.recall(history, now, lead)
     held, judged = activator_misses.from_history(history)
-    budget, idle = slo_budget.budget_from_history(judged, service.spec.slo, now), old.idle
-    idle = scale_to_zero.with_history(idle, history, now)
+    budget = slo_budget.budget_from_history(judged, service.spec.slo, now)
     classes = classes_from_history(judged, service.spec.slo, now)
-    demand = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, classes=classes, idle=idle)
+    demand = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, classes=classes)
     return replace(known, demand=replace(demand, activator_misses=held))

@@ -18,7 +18,7 @@ class PolicySettings:
     `failing_seconds`, `starting_seconds`: how long an accelerator may have only failing, or only starting, replicas.
     `retry_seconds`: first backoff of an unavailable accelerator; it doubles up to `longest_retry_seconds`.
     `cold_start_seconds`: assumed until a cold start was observed. `drain_seconds`: how long a replica takes to drain.
-    `idle_seconds`: idle time before scale-to-zero, until the usual pauses of the traffic are known.
+    `idle_seconds`: idle time before scale-to-zero, at least what a replica takes to leave and to come back.
     """
 
     provisioning_seconds: float = 300.0

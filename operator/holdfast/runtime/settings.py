@@ -128,9 +128,7 @@ class Settings(BaseModel):
     identity: str = Field("", description="name of this process in the Lease (default: host name)")
     idle_time: Duration = Field(
         "10m",
-        description=(
-            "idle time before the last replica is removed, if scaling.min is 0 and no traffic pauses are known yet"
-        ),
+        description="idle time before the last replica is removed, if scaling.min is 0",
     )
     activator_image: str = Field(
         "", description="image of this program, for activators (scaling.min 0), routers and benchmark clients"

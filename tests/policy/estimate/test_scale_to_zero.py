@@ -19,11 +19,10 @@ from holdfast.domain.activator import NO_WAITS, SILENT, WAIT_EDGES, Activator
 from holdfast.domain.cluster import ClusterProblem, Placement, Replica, ReplicaPhase, Workload
 from holdfast.domain.decision import Action, Decision
 from holdfast.domain.service import Schedule
-from holdfast.domain.signals import History, RateSample, SignalState, Traffic
+from holdfast.domain.signals import SignalState, Traffic
 from holdfast.domain.snapshot import ServiceSnapshot, Snapshot, Timing
 from holdfast.policy.decide import decide
-from holdfast.policy.estimate.scale_to_zero import LEADING_SECONDS, LONGEST_SECONDS, SILENT_SECONDS, Idle, idle_seconds
-from holdfast.policy.estimate.scale_to_zero import with_history as pauses_of
+from holdfast.policy.estimate.scale_to_zero import LEADING_SECONDS, SILENT_SECONDS
 from holdfast.policy.memory import Memory
 from holdfast.policy.settings import PolicySettings
 from tests.builders import NOW, ServiceBuilder, condition, counts, no_traffic, service
@@ -56,6 +55,7 @@ class World:
     answers: Callable[[float], bool] = lambda _: True
     with_activator: bool = True
     problems: tuple[ClusterProblem, ...] = ()
+    times: PolicySettings = SETTINGS
     now: float = NOW
     memory: Memory = field(default_factory=Memory)
     born: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class World:
     def tick(self) -> Decision:
         self._serve()
         picture = Snapshot(self.now, (self._seen(),), (), Timing(TICK, TICK))
-        decisions, self.memory = decide(picture, self.memory, SETTINGS)
+        decisions, self.memory = decide(picture, self.memory, self.times)
         (decision,) = decisions
         if self.size is None or decision.verdict.action is not Action.HOLD:
             self._resize(decision.verdict.replicas)
@@ -328,24 +328,11 @@ def test_a_restart_of_the_operator_begins_the_idle_time_anew() -> None:
     assert world.size == 1
 
 
-def test_usual_pauses_are_waited_out_and_nights_are_not() -> None:
-    assert idle_seconds(Idle(), 75.0, 600.0) == 600.0
-    assert idle_seconds(Idle(pauses=(200.0,) * 20), 75.0, 600.0) == pytest.approx(300.0)
-    assert idle_seconds(Idle(pauses=(61.0,) * 20), 300.0, 600.0) == 300.0
-    assert idle_seconds(Idle(pauses=(1800.0,) * 20), 75.0, 600.0) == LONGEST_SECONDS
-    samples = tuple(RateSample(NOW - ago, 60.0, 1.0, 1.0, 0.0) for ago in (40_000.0, 3000.0, 2700.0, 2400.0, 60.0))
-    assert pauses_of(Idle(), History(samples), NOW).pauses == (240.0, 240.0)
-
-
-def test_requests_that_come_at_usual_intervals_put_the_service_to_rest_no_more() -> None:
-    """The first pauses of twelve minutes cost a wake-up each; then they are known."""
-    world = World(requests=Requests(tuple(NOW + 60.0 + 720.0 * n for n in range(17))))
-    world.run(5400.0)
-    woken = len([size for _, size in world.sizes if size == 1])
-    assert woken > 1
-    world.run(5400.0)
-    assert len([size for _, size in world.sizes if size == 1]) == woken
-    assert world.lost == 0
+def test_the_idle_time_is_never_less_than_a_replica_takes_to_leave_and_to_come_back() -> None:
+    world = World(times=PolicySettings(idle_seconds=10.0))
+    world.run(COLD_START + FIRST_SECONDS)
+    (gone_at,) = [at for at, size in world.sizes if size == 0]
+    assert gone_at - NOW > COLD_START + SETTINGS.drain_seconds
 
 
 def test_who_waited_for_a_cold_start_missed_its_objective() -> None:

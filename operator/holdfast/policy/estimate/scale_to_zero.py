@@ -1,7 +1,6 @@
 """Decide when a service scales to zero: idle for long enough, while the activator can hold the next request.
 
-A replica is retained for as long as traffic usually pauses, because requests that wait for a cold start miss their
-TTFT. Very long pauses (nights) do not count as usual. Missing data never counts as idle.
+Missing data never counts as idle.
 
 Source: docs/designs/0006-scale-to-zero.md.
 """
@@ -9,26 +8,13 @@ Source: docs/designs/0006-scale-to-zero.md.
 from __future__ import annotations
 
 import enum
-import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from holdfast.domain.activator import Activator
-from holdfast.domain.signals import History
 from holdfast.domain.snapshot import ServiceSnapshot
 from holdfast.domain.valid_traffic import Seen
 from holdfast.domain.value import value
 from holdfast.policy.estimate.scheduled_minimum import ScheduledMinimums
-
-SHORTEST_SECONDS, LONGEST_SECONDS = 60.0, 1800.0
-"""A shorter time without requests is no pause; no pause longer than the second is waited for."""
-
-WAITED_OUT, MARGIN = 0.9, 1.5
-"""The share of pauses that a replica is retained for, and the margin on the longest of them."""
-
-KNOWN, REMEMBERED = 3, 20
-"""Fewest pauses that define what is usual, and most pauses that are retained."""
 
 SILENT_SECONDS = 60.0
 """Silence after which an activator is assumed unable to hold requests."""
@@ -52,14 +38,13 @@ class Slumber(enum.Enum):
 
 @value
 class Idle:
-    """Pauses of a service that may scale to zero; times in seconds since the epoch.
+    """Activity of a service that may scale to zero; times in seconds since the epoch.
 
-    `busy_at`: when a request was last observed, or could not be ruled out. `pauses`: seconds without a request, oldest
-    first. `asked`: a request came since the last tick. `led_at`: since when the Service routes to the activator.
+    `busy_at`: when a request was last observed, or could not be ruled out. `asked`: a request came since the last tick.
+    `led_at`: since when the Service routes to the activator.
     """
 
     busy_at: float | None = None
-    pauses: tuple[float, ...] = ()
     asked: bool = False
     answered_at: float | None = None
     led_at: float | None = None
@@ -81,38 +66,15 @@ def watch(memory: Idle, service: ServiceSnapshot, seen: Seen, now: float) -> Idl
         return Idle()
     asked, doubtful = _has_requests(memory, activator, seen, _sizes(service), now)
     started = memory.busy_at is None or memory.busy_at > now
-    paused = memory.quiet_seconds(now) if asked and not started else 0.0
-    usual = SHORTEST_SECONDS <= paused <= LONGEST_SECONDS
     leading = memory.led_at if memory.led_at is not None and memory.led_at <= now else now
     answered = now if activator.answers or memory.looked_at is None else memory.answered_at
     return Idle(
         busy_at=now if asked or doubtful or started else memory.busy_at,
-        pauses=(*memory.pauses, paused)[-REMEMBERED:] if usual else memory.pauses,
         asked=asked,
         answered_at=answered,
         led_at=leading if activator.leads else None,
         looked_at=now,
     )
-
-
-def with_history(memory: Idle, history: History, now: float) -> Idle:
-    """Return the state with the pauses that Prometheus knows; the time of the last request is not set by it."""
-    busy = sorted((s.at - s.interval_seconds, s.at) for s in history.samples if s.at <= now and s.arrivals > 0.0)
-    pauses = [begin - end for (_, end), (begin, _) in itertools.pairwise(busy)]
-    usual = [pause for pause in pauses if SHORTEST_SECONDS <= pause <= LONGEST_SECONDS]
-    return replace(memory, pauses=tuple(usual[-REMEMBERED:]))
-
-
-def idle_seconds(memory: Idle, hold_seconds: float, first_seconds: float) -> float:
-    """Return the idle time before scale-to-zero, at least the time to remove and restore a replica.
-
-    `first_seconds` applies until enough pauses of the traffic are known.
-    """
-    if len(memory.pauses) < KNOWN:
-        return max(hold_seconds, first_seconds)
-    ranked = sorted(memory.pauses)
-    usual = ranked[math.ceil(WAITED_OUT * len(ranked)) - 1]
-    return max(hold_seconds, min(LONGEST_SECONDS, MARGIN * usual))
 
 
 def slumber(
@@ -128,7 +90,7 @@ def slumber(
 
     At zero it stays there until a request comes, a scheduled minimum begins or the activator stops answering. With
     replicas the Service first routes to the activator; the last replica is removed once that has propagated.
-    `least_seconds` is the idle time (`idle_seconds`).
+    `least_seconds` is the idle time.
     """
     activator, spec = service.activator, service.spec
     held_by_people = spec.pinned_replicas is not None or spec.recommend_only

@@ -42,7 +42,7 @@ def view_of(state: ServiceState, tick: Tick, moves_to: str = "") -> View:
     demand_rps, batch = with_batch(useful_rps, level_rps, requests.batch, *used)
     cycle = lead + tick.settings.drain_seconds  # what is removed is not back before that
     scheduled = _scheduled(spec, supply, now, cycle, tick.settings)
-    idle_seconds = scale_to_zero.idle_seconds(requests.idle, cycle, tick.settings.idle_seconds)
+    idle_seconds = max(cycle, tick.settings.idle_seconds)
     slumber = scale_to_zero.slumber(requests.idle, service, seen, state.starting, scheduled, idle_seconds, now)
     fallback = max((group.baseline for group in groups), default=0)
     beliefs, least = supply.capacity.beliefs, _awake(spec, scheduled)
