@@ -13,6 +13,7 @@ from holdfast.enginemodel.replica_model import EngineModel
 from holdfast.policy.estimate import (
     activator_misses,
     capacity_evidence,
+    class_budgets,
     cold_start,
     forecast,
     headroom,
@@ -23,15 +24,7 @@ from holdfast.policy.estimate import (
 )
 from holdfast.policy.estimate.arrivals import observe_arrivals
 from holdfast.policy.estimate.batch_work import watch_batch
-from holdfast.policy.estimate.class_budgets import (
-    ClassState,
-    account_classes,
-    class_states,
-    classes_from_history,
-    evidence_of,
-    helped,
-    shares,
-)
+from holdfast.policy.estimate.class_budgets import ClassState
 from holdfast.policy.estimate.evidence_window import EvidenceWindow, a_minute_ended, is_due, watch
 from holdfast.policy.estimate.fast_loops import FastLoops, watch_fast_loops
 from holdfast.policy.estimate.growth import Growth, watch_growth
@@ -79,8 +72,8 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
     lengths = old.lengths if service.traffic.failing else length_mix.observe_lengths(old.lengths, seen, now)
     verdicts = slo_budget.account(old.budget, seen, slo, now)
     misses, judged = activator_misses.account(old.activator_misses, service.activator, verdicts, slo, now)
-    budgets = account_classes(old.classes, old.budget, judged, verdicts.latest, seen, slo, now)
-    classes = class_states(budgets, judged, verdicts.latest, slo, now)
+    budgets = class_budgets.account_classes(old.classes, old.budget, judged, verdicts.latest, seen, slo, now)
+    classes = class_budgets.class_states(budgets, judged, verdicts.latest, slo, now)
     demand = Demand(
         arrivals=arrivals,
         residuals=forecast.learn_residuals(old.residuals, arrivals, lead),
@@ -92,7 +85,7 @@ def learn_demand(observed: Observation, now: float) -> DemandLearning:
         activator_misses=misses,
         batch=watch_batch(old.batch, seen, service.spec.batch, lead, now),
     )
-    evidence = evidence_of(verdicts.latest, classes, _belief(observed), slo, arrivals.level_rps, now)
+    evidence = class_budgets.evidence_of(verdicts.latest, classes, _belief(observed), slo, arrivals.level_rps, now)
     return DemandLearning(demand, classes, evidence)
 
 
@@ -103,7 +96,7 @@ def _headroom(observed: Observation, level_rps: float, classes: tuple[ClassState
     broken = any(group.failing or group.ailing for group in observed.groups)
     broken = broken or observed.seen.failed > observed.seen.late + observed.seen.refused
     frozen = known.limited or observed.seems_sick or broken
-    judged = helped(classes, _belief(observed))
+    judged = class_budgets.helped(classes, _belief(observed))
     return headroom.follow(old, judged, level_rps, frozen, observed.starting, known.short, known.ample)
 
 
@@ -119,7 +112,7 @@ def learn_supply(
     loops = watch_fast_loops(old.fast_loops, observed.seen, now)
     kv_tokens = {name: facts.kv_tokens for name, facts in service.traffic.facts if facts.kv_tokens is not None}
     window = _window(observed, requests, now)
-    believed = _believe(observed, requests, loops, model, shares(requests.classes, now))
+    believed = _believe(observed, requests, loops, model, class_budgets.shares(requests.classes, now))
     beliefs = _measured(observed, believed, window, now, model)
     beliefs, evidence, growth = _compared(observed, beliefs, window, now)
     return replace(
@@ -219,8 +212,9 @@ def _compared(
     if belief is not None and not belief.drifted:
         missed = capacity_evidence.missed_by_far(spec, window)
         growth = watch_growth(growth, names[0], size, window, belief.modelled_rps, missed)
+    least = known.demand.headroom.quantile <= headroom.LOWEST
     for name in names:
-        beliefs = capacity_evidence.observe_load(beliefs, window, name, known.demand.headroom.is_least, growth.useless)
+        beliefs = capacity_evidence.observe_load(beliefs, window, name, least, growth.useless)
     return beliefs, EvidenceWindow(since=now, before=window.verdicts, replicas=window.replicas), growth
 
 
@@ -237,6 +231,6 @@ def with_history(known: ServiceMemory, service: ServiceSnapshot, tick: Tick) -> 
     arrivals, residuals = forecast.recall(history, now, lead)
     held, judged = activator_misses.from_history(history)
     budget = slo_budget.budget_from_history(judged, service.spec.slo, now)
-    classes = classes_from_history(judged, service.spec.slo, now)
+    classes = class_budgets.classes_from_history(judged, service.spec.slo, now)
     demand = replace(old, arrivals=arrivals, residuals=residuals, budget=budget, classes=classes)
     return replace(known, demand=replace(demand, activator_misses=held))

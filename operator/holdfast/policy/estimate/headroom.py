@@ -22,11 +22,6 @@ class Headroom:
     quantile: float = FIRST
     sizing: float = FIRST
 
-    @property
-    def is_least(self) -> bool:
-        """Whether the quantile is at its lower bound: requests have been good, and headroom cannot shrink further."""
-        return self.quantile <= LOWEST
-
 
 def recalled(quantile: float | None) -> Headroom:
     """Return the headroom from before a restart; the initial one where it is unknown."""
