@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from holdfast.cli.simulate import declare
-from holdfast.twin.runs.oracle import Needs, SizePlan, oracle, schedules
+from holdfast.twin.policies import Static
+from holdfast.twin.runs.oracle import Needs, SizePlan, _better, oracle, schedules
 from holdfast.twin.runs.peak import static_peak
-from holdfast.twin.runs.results import attains, gpu_hours
+from holdfast.twin.runs.results import attainment, attains, gpu_hours, shortfall
 from holdfast.twin.runs.run import Finished, simulate
 from holdfast.twin.scenarios.scenario import Scenario
-from tests.twin.twin_builders import scenario_file, small_scenario
+from tests.twin.twin_builders import play, scenario_file, small_scenario
 
 
 def needs(*work: float, highest: int = 10, restart_slots: float = 2.0) -> Needs:
@@ -96,3 +97,39 @@ def test_the_oracle_attains_with_less_than_the_static_peak(
     assert attains(peak)
     assert attains(found)
     assert gpu_hours(found) < 0.8 * gpu_hours(peak)
+
+
+def tight(rps: float, ttft: str, tpot: str, tight_tpot: str) -> dict[str, Any]:
+    """75 seconds of the small service, with a class of few requests that asks for a TPOT of its own."""
+    content = small_scenario() | {"duration": "75s"}
+    (service,) = content["services"]
+    bounds = {"name": "tight", "ttft": "1s", "tpot": tight_tpot, "priority": 10}
+    service["spec"]["slo"] |= {"ttft": ttft, "tpot": tpot, "objective": "95%", "classes": [bounds]}
+    service["workload"] |= {"arrivals": {"poisson": [{"at": "0s", "rps": rps}]}, "classes": {"tight": 0.04}}
+    return content
+
+
+@pytest.mark.slow
+def test_the_oracle_finds_sizes_that_keep_the_tightest_class_too(tmp_path: Path) -> None:
+    content = tight(18.0, "60s", "100ms", "7ms")
+    lone = play(
+        content, tmp_path, SizePlan(np.array([1]), 0.0, Scenario.model_validate(content).begins.timestamp(), True)
+    )
+    assert attainment(lone, lone.services[0]) > 0.95
+    assert not attains(lone), "one replica is enough for all requests together, and not for the tight ones"
+    path = scenario_file(tmp_path, content)
+    scenario = Scenario.read(path)
+    found = oracle(scenario, [declare(scenario, each, path, tmp_path, 1) for each in scenario.services], 1)
+    assert attains(found)
+
+
+def test_a_run_is_better_whose_worst_class_misses_less_though_more_requests_are_bad(tmp_path: Path) -> None:
+    hopeless = play(tight(8.0, "1s", "50ms", "5ms"), tmp_path, Static(2))
+    late = play(tight(8.0, "1s", "7ms", "7ms"), tmp_path, Static(1))
+    hopeless_good, late_good = (attainment(run, run.services[0]) for run in (hopeless, late))
+    assert hopeless_good > late_good
+    assert shortfall(hopeless) == 0.95
+    assert 0.0 < shortfall(late) < 0.95
+    assert _better(late, hopeless)
+    assert not _better(hopeless, late)
+    assert not _better(late, late)

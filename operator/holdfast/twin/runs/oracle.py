@@ -5,6 +5,8 @@ k - 1 replicas and below k. Levels do not depend on each other, so that the best
 it is kept through a gap that is shorter than what a start and a drain cost. Then the budget of misses is spent where a
 replica's time saves the least work. What comes out is run in the twin, and counts only if it attains the objective.
 It is the cheapest schedule found, and thus from above an estimate of the cheapest there is.
+
+Where requests have classes, an engine's capacity is what the hardest of them allows, and each must attain its own.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from numpy.typing import NDArray
 from holdfast.domain.decision import PlacementTarget
 from holdfast.domain.service import ServiceKey
 from holdfast.domain.snapshot import Snapshot
+from holdfast.enginemodel.class_mix import each_class, shares_ahead
 from holdfast.twin.arrays.fleet import EngineSpec, Workload
 from holdfast.twin.arrays.timers import Floats, Integers
 from holdfast.twin.pods.cluster import EPOCH_SECONDS
 from holdfast.twin.policy_port import Move
 from holdfast.twin.replica.capacity import Bench, LengthPairs
-from holdfast.twin.runs.results import attainment, attains, gpu_hours, no_batch
+from holdfast.twin.runs.results import attains, gpu_hours, no_batch, shortfall
 from holdfast.twin.runs.run import Finished, simulate
 from holdfast.twin.scenarios.declared_service import Declared, engine_kind
 from holdfast.twin.scenarios.scenario import AcceleratorEntry, Scenario
@@ -88,7 +91,7 @@ class Needs:
 def oracle(
     scenario: Scenario, declared: Sequence[Declared], seed: int, progress: Callable[[float], None] = lambda share: None
 ) -> Finished:
-    """The cheapest of the schedules that attain the objective; where none does, the one that attains the most.
+    """The cheapest of the schedules that attain the objective; where none does, the one that misses it by the least.
 
     Where requests have classes, engines have the plugin, as no others know them; each class must attain its own.
     """
@@ -96,6 +99,7 @@ def oracle(
     entry = scenario.cluster.accelerators[each.spec.accelerators[0].name]
     kind = engine_kind(each, each.spec.accelerators[0], entry, admission=False)
     needs = _needs(scenario, each, kind, entry)
+    allowed = math.fsum(share * each.spec.slo.of(name).budget_share for name, share in _shares(each).items())
     lead = entry.cold_start * (1.0 + entry.cold_start_jitter)
     search = _Search(
         lambda sizes: SizePlan(sizes, lead, scenario.begins.timestamp(), each.workload.of_class is not None),
@@ -103,7 +107,7 @@ def oracle(
     )
     for load, slots in itertools.product(LOADS, SMOOTH_SLOTS):
         spread = np.convolve(needs.work, np.bartlett(slots + 2)[1:-1] * 2.0 / (slots + 1), "same")
-        search.spend(replace(needs, work=spread / load), 1.0 - each.spec.slo.objective)
+        search.spend(replace(needs, work=spread / load), allowed)
     assert search.best is not None
     return search.best
 
@@ -140,9 +144,8 @@ class _Search:
 
 
 def _better(found: Finished, best: Finished) -> bool:
-    if attains(found) and attains(best):
-        return gpu_hours(found) < gpu_hours(best)
-    return attainment(found, found.services[0]) > attainment(best, best.services[0])
+    missed, least = shortfall(found), shortfall(best)
+    return missed < least or (missed == least == 0.0 and gpu_hours(found) < gpu_hours(best))
 
 
 def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: AcceleratorEntry) -> Needs:
@@ -150,13 +153,30 @@ def _needs(scenario: Scenario, each: Declared, kind: EngineSpec, entry: Accelera
     load = without_batch(each)
     seconds = work_seconds(load, kind)
     slots = int(np.ceil(scenario.duration / SLOT_SECONDS))
-    rate = Bench(kind, each.spec.slo, LengthPairs(load.prompt_tokens, load.output_tokens)).rate(1.0 / seconds.mean())
     weights = seconds / seconds.mean()
     arrived = np.bincount((load.at / SLOT_SECONDS).astype(np.int64), weights, slots)[:slots]
-    carried = max(rate.rate_rps, 1e-3) * SLOT_SECONDS
+    carried = max(_carried_rps(each, load, kind, 1.0 / seconds.mean()), 1e-3) * SLOT_SECONDS
     drain = each.spec.slo.ttft_seconds + each.spec.slo.tpot_seconds * float(load.output_tokens.mean())
     restart = (entry.cold_start + drain) / SLOT_SECONDS
     return Needs(arrived / carried, max(1, each.spec.min_replicas), each.spec.max_replicas, restart)
+
+
+def _carried_rps(each: Declared, load: Workload, kind: EngineSpec, guess_rps: float) -> float:
+    """Requests/s of all classes that a replica carries, by the class that allows the least of those it can serve."""
+    slo = each.spec.slo if load.of_class is not None else replace(each.spec.slo, classes=())
+    ahead, lengths = shares_ahead(slo, _shares(each)), LengthPairs(load.prompt_tokens, load.output_tokens)
+    alone = {one.name: Bench(kind, one, lengths) for one in each_class(slo) if one.name in ahead}
+    rates = [bench.rate(guess_rps).rate_rps / ahead[name] for name, bench in alone.items()]
+    return min((rate for rate in rates if rate > 0.0), default=0.0)
+
+
+def _shares(each: Declared) -> dict[str, float]:
+    """Share of each class in the requests that are demand; "" is the service's own."""
+    load = without_batch(each)
+    if load.of_class is None:
+        return {"": 1.0}
+    names = ["", *(one.name for one in each.service.spec.slo.classes)]
+    return dict(zip(names, (np.bincount(load.of_class, minlength=len(names)) / len(load)).tolist(), strict=True))
 
 
 def without_batch(each: Declared) -> Workload:
@@ -164,7 +184,7 @@ def without_batch(each: Declared) -> Workload:
     load = each.workload
     demand = no_batch(load, (one.name for one in each.service.spec.all_classes), each.spec.slo)
     tokens = load.prompt_tokens[demand], load.output_tokens[demand], load.cached_tokens[demand]
-    return Workload(load.at[demand], *tokens)
+    return Workload(load.at[demand], *tokens, None if load.of_class is None else load.of_class[demand])
 
 
 def work_seconds(load: Workload, kind: EngineSpec) -> Floats:

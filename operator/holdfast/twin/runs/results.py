@@ -104,13 +104,19 @@ def attainment(run: Finished, service: Service) -> float:
 
 def attains(run: Finished) -> bool:
     """Whether the first service of the run attained its objective, and each of its classes its own."""
+    return shortfall(run) == 0.0
+
+
+def shortfall(run: Finished) -> float:
+    """By how much the first service's attainment is below its objective; of its classes, the one that is most."""
     service = run.services[0]
     of_class = service.fleet.of_class
     if of_class is None:
-        return attainment(run, service) >= service.spec.slo.objective
+        return max(0.0, service.spec.slo.objective - attainment(run, service))
     met, inside = good(service), counted(run, service)
     each = [(slo, met[inside & (of_class == number)]) for number, slo in enumerate(_by_number(service))]
-    return all(slo is None or not len(found) or found.mean() >= slo.objective for slo, found in each)
+    missed = (slo.objective - float(found.mean()) for slo, found in each if slo is not None and len(found))
+    return max(0.0, max(missed, default=0.0))
 
 
 def summary(run: Finished, wall_seconds: float) -> dict[str, Any]:
