@@ -24,7 +24,7 @@ class Reason(StrEnum):
     ENGINE_HUNG = "EngineHung", "Ready replicas hold requests but produce no tokens; the message names them."
     ENGINE_ERRORS = (
         "EngineErrors",
-        "Most requests of a Ready replica, or most bad requests, end with an error of the engine.",
+        "Most requests of a Ready replica, or most bad requests, end with an error of the engine or with the engine.",
     )
     ENGINE_LAGGING = (
         "EngineLagging",

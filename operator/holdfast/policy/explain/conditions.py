@@ -53,7 +53,7 @@ CAUSES = {
     "tpot_rps": "get their tokens too slowly",
     "e2e_rps": "end too late",
     "rejected_rps": "are rejected at the admission",
-    "error_rps": "end with an error of the engine",
+    "error_rps": "end with an error of the engine, or with the engine",
 }
 """What becomes of bad requests, by the fields of `BadByCause`."""
 
@@ -330,7 +330,7 @@ def _fails(state: ServiceState, replacement: Replacement) -> str:
     elif any(symptom.reason is Reason.ENGINE_ERRORS for symptom in sick.passed_over):
         named = messages.passed_over(state)
     else:
-        named = "see the engine logs"
+        named = "see the engine logs, with --previous where it was restarted"
     return f"most bad requests {CAUSES['error_rps']}; {named}"
 
 
