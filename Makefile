@@ -28,7 +28,7 @@ DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
 AUTOSCALING := $(BIN)/python -m benchmarks.autoscaling --data $(DATA)
 DAYS := $(BIN)/python benchmarks/days.py --data $(DATA)
 
-.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify site bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale campaign-nodes campaign-pair release publish registry trial test-trial clean
+.PHONY: help python own-cluster install prepare programs check lint unit explore test test-benchmarks test-cluster test-engine test-beside test-empty demo status-page browser build vllm-cpu cluster-up cluster-down generate verify site bench bench-full bench-plan bench-operator bench-operator-full bench-pictures campaign campaign-faults campaign-specs campaign-scale campaign-nodes campaign-pair campaign-picker release publish registry trial test-trial clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -186,8 +186,8 @@ bench-operator-full: install ## the same in full length: 5,000 services for the 
 bench-pictures: install ## the README's pictures of holdfast bench, against an emulated engine: five minutes
 	$(BIN)/python benchmarks/bench_pictures.py
 
-campaign: ## hours: an engine over two nodes, drawn faults, drawn specs, 1,000 services, and a killed prefill engine
-	@missed=; for part in nodes faults specs scale pair; do $(MAKE) campaign-$$part || missed="$$missed $$part"; done; \
+campaign: ## hours: each campaign-* below
+	@missed=; for part in nodes picker faults specs scale pair; do $(MAKE) campaign-$$part || missed="$$missed $$part"; done; \
 	  test -z "$$missed" || { echo "not every promise was kept:$$missed" >&2; exit 1; }
 
 campaign-faults: install ## 200 drawn schedules of faults: nothing may be lost, lowered or led twice; SEED=... for the same again
@@ -207,6 +207,10 @@ campaign-scale: install ## hours: 1,000 services with other seeds, ten minutes o
 
 campaign-nodes: vllm-cpu ## real vLLM over two nodes (TP=2, PP=2): the tokens of one engine, and a follower killed
 	$(BIN)/python -m e2e.campaign nodes $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+campaign-picker: install ## a gateway's endpoint picker, built from its Go module: it picks Ready pods of the pool only
+	$(BIN)/python -m e2e.cluster build --campaigns
+	$(IN_CLUSTER) $(BIN)/python -m e2e.campaign picker
 
 campaign-pair: install vllm-cpu ## a real prefill and decode engine behind vllm-router, one killed: every verdict is its client's
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/router -c constraints.txt vllm-router

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from e2e import stack
-from e2e.campaign import agreement, groups, report, runner, schedule
+from e2e.campaign import agreement, groups, picker, report, runner, schedule
 from e2e.cluster import nodes
 from e2e.vllm.environment import environment
 
@@ -42,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     faults.set_defaults(run=_faults)
     over_nodes = parts.add_parser("nodes", help="an engine over two nodes answers as one of a single pod")
     over_nodes.set_defaults(run=_nodes)
+    pool = parts.add_parser("picker", help="a gateway's endpoint picker picks Ready pods of the service's pool only")
+    pool.set_defaults(run=_picker, seed=0)
     for part in (specs, faults, over_nodes):
         part.add_argument("--seed", type=int, help="default: another one each time")
         part.add_argument("--only", type=int, help="the one of this number")
@@ -90,6 +92,16 @@ def _nodes(options: argparse.Namespace, seed: int) -> bool:
         found.append(outcome)
         print(outcome, flush=True)
     return all(each.is_right for each in found)
+
+
+def _picker(options: argparse.Namespace, seed: int) -> bool:
+    found = []
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-picker-"))
+    print(f"log: {folder}", flush=True)
+    for phase in picker.play(folder):
+        found.append(phase)
+        print(phase, flush=True)
+    return not any(each.wrong for each in found)
 
 
 def _note(journal: Path | None, line: report.Line) -> None:

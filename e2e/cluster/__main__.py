@@ -12,7 +12,7 @@ from e2e.cluster.embedded import EmbeddedProvider
 from e2e.cluster.kind import KindProvider
 from e2e.cluster.layout import Layout
 from e2e.cluster.provider import PROVIDERS, Provider, ProviderError, choose_provider
-from e2e.cluster.toolset import TEST_TOOLS
+from e2e.cluster.toolset import CAMPAIGN_TOOLS, TEST_TOOLS
 
 _EXPECTED = (ProviderError, namespaces.BusyError, binaries.BuildError, processes.StartError)
 _BACKGROUND_NAME = "up"
@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, action, needs_command, text in table:
         sub = commands.add_parser(name, help=text, description=text, parents=[common])
         sub.set_defaults(action=action, needs_command=needs_command)
+        if action is _build:
+            sub.add_argument("--campaigns", action="store_true", help="and what only campaigns run")
     for name, action in (("inside", _inside), ("clean-up", _clean_up)):
         sub = commands.add_parser(name, parents=[common])
         sub.add_argument("--lifeline", type=int)
@@ -77,7 +79,7 @@ def _provider(options: argparse.Namespace, name: str) -> Provider:
 
 def _build(options: argparse.Namespace) -> int:
     _provider(options, _BACKGROUND_NAME).build()
-    binaries.build(TEST_TOOLS)
+    binaries.build((*TEST_TOOLS, *CAMPAIGN_TOOLS) if options.campaigns else TEST_TOOLS)
     return 0
 
 

@@ -140,9 +140,20 @@ LWS = Tool(
     files=("config/crd/bases", "config/webhook"),
     source=TOOLS_FOLDER / "lws",
 )
+PICKER = Tool(
+    "picker",
+    "sigs.k8s.io/gateway-api-inference-extension",
+    {"epp": "sigs.k8s.io/gateway-api-inference-extension/cmd/epp", "ask": "./ask"},
+    150,
+    files=("config/crd/bases",),
+    source=TOOLS_FOLDER / "picker",
+)
 KIND = Tool("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"}, 40, source=TOOLS_FOLDER / "kind")
 
 TEST_TOOLS = (KWOK, VICTORIA_METRICS, KSTATUS, CRDCHECK, LWS)
 """Programs of tests and benchmarks, built before these run: the namespace of a cluster has no way to the internet."""
+
+CAMPAIGN_TOOLS = (PICKER,)
+"""Programs that no test runs: `python -m e2e.cluster build --campaigns`."""
 
 EMBEDDED_TOOLS = (PAUSE, ETCD, KUBERNETES, CONTAINERD, COREDNS, PROMETHEUS, HELM)

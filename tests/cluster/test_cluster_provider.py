@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import images, kind, provider, toolset
-from e2e.cluster.toolset import EMBEDDED_TOOLS, TEST_TOOLS, Tool
+from e2e.cluster.toolset import CAMPAIGN_TOOLS, EMBEDDED_TOOLS, TEST_TOOLS, Tool
 
 
 @pytest.mark.parametrize("named", ["kind", "current", "minikube"])
@@ -35,9 +35,9 @@ def test_a_fresh_machine_builds_every_program_that_images_hold(
     assert all(image.archive.is_file() for image in images.program_images())
 
 
-def test_every_program_is_built_before_the_tests_which_have_no_way_to_the_internet() -> None:
+def test_every_program_is_built_before_what_runs_it_which_has_no_way_to_the_internet() -> None:
     named = {each.name for each in vars(toolset).values() if isinstance(each, Tool)}
-    assert named == {tool.name for tool in (*EMBEDDED_TOOLS, *TEST_TOOLS, toolset.KIND)}
+    assert named == {tool.name for tool in (*EMBEDDED_TOOLS, *TEST_TOOLS, *CAMPAIGN_TOOLS, toolset.KIND)}
 
 
 def test_a_tool_without_the_files_that_are_kept_with_it_is_built_again(
