@@ -48,13 +48,12 @@ def next_try(world: World, until: float) -> int:
 
 
 @inner
-def refuse(world: World, number: int, state: int, now: float) -> None:
-    """Turn a request away; it comes again where a try is left. Each try waits equally long, so that nobody overtakes.
+def try_again(world: World, number: int, now: float) -> None:
+    """Let a refused request come again where a try is left. Each try waits equally long, so that nobody overtakes.
 
     That holds as long as requests are refused in the order of time, as without an API server of the engine's own.
     """
     request = world.requests[number]
-    request["state"] = state
     place = int(request["tries"])
     if place >= len(world.retries):
         return
@@ -168,7 +167,8 @@ def _arrive(world: World, plugin: Plugin | None, number: int, where: int, now: f
             world.connections[request["connection"]]["engine"] = NOBODY
     if _refuses(world, plugin, where, number):
         _count_refused(engine, plugin, where, number)
-        refuse(world, number, REJECTED, now)
+        request["state"] = REJECTED
+        try_again(world, number, now)
         return
     request["state"] = WAITING
     engine["queued_tokens"] += request["prompt"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from holdfast.enginemodel import host as host_arithmetic
 from holdfast.enginemodel.scheduler import BLOCK_TOKENS
 from holdfast.twin.arrays import batch, fast_loop
-from holdfast.twin.arrays.arrivals import enter, next_try, read, refuse, route
+from holdfast.twin.arrays.arrivals import enter, next_try, read, route, try_again
 from holdfast.twin.arrays.compiled import compile_with, compiled, inner
 from holdfast.twin.arrays.state_arrays import LEAST_OUTSTANDING, MOST_IN_FLIGHT, NEVER, NOBODY, UNSERVED, Plugin, World
 from holdfast.twin.arrays.step_end import complete
 from holdfast.twin.arrays.step_plan import blocks_of, plan_step
-from holdfast.twin.arrays.timers import step_seconds
+from holdfast.twin.arrays.timers import decode_seconds, step_seconds
 
 compile_with(host_arithmetic)
 
@@ -28,36 +28,30 @@ def run_until(world: World, plugin: Plugin | None, until: float) -> None:
     while number != NOBODY:
         at = requests[number]["tried_at"]
         if world.book[0]["router"] == LEAST_OUTSTANDING:
-            _advance_all(world, plugin, at)
+            _advance(world, plugin, 0, len(world.engines), at)
         engine = route(world, number)
         if engine == NOBODY:
-            refuse(world, number, UNSERVED, at)
+            requests[number]["state"] = UNSERVED
+            try_again(world, number, at)
         else:
-            _advance(world, plugin, engine, at)
+            _advance(world, plugin, engine, engine + 1, at)
             read(world, plugin, number, engine)
         number = next_try(world, until)
-    _advance_all(world, plugin, until)
+    _advance(world, plugin, 0, len(world.engines), until)
 
 
 @inner
-def _advance_all(world: World, plugin: Plugin | None, until: float) -> None:
-    for number in range(len(world.engines)):
+def _advance(world: World, plugin: Plugin | None, first: int, end: int, until: float) -> None:
+    """Do what is due at these engines before a time: what is due at that very moment sees who comes then."""
+    for number in range(first, end):
         engine = world.engines[number]
-        if engine["due"] < until or engine["enters_at"] < until:
-            _advance(world, plugin, number, until)
-
-
-@inner
-def _advance(world: World, plugin: Plugin | None, number: int, until: float) -> None:
-    """Do what is due before a time: what is due at that very moment sees who comes then."""
-    engine = world.engines[number]
-    while True:
-        if engine["enters_at"] <= engine["due"] and engine["enters_at"] < until:
-            enter(world, plugin, number)
-        elif engine["due"] < until:
-            _turn(world, plugin, number, engine["due"], until)
-        else:
-            break
+        while True:
+            if engine["enters_at"] <= engine["due"] and engine["enters_at"] < until:
+                enter(world, plugin, number)
+            elif engine["due"] < until:
+                _turn(world, plugin, number, engine["due"], until)
+            else:
+                break
 
 
 @inner
@@ -183,7 +177,7 @@ def _decode_on(world: World, where: int, until: float) -> None:
     while taken < most and due < until:
         kv_tokens += running
         front_at = max(due, front_at) + writing
-        seconds = step_seconds(world.points, timer, world.chunks, 0, running, kv_tokens / running)
+        seconds = decode_seconds(world.points, timer, running, kv_tokens / running)
         launch_at = due + scheduling
         host_at = launch_at + launching
         before = gpu_at

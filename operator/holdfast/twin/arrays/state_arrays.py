@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ Records = NDArray[Any]
 Record = Any
 """One of them."""
 
-NOBODY = -1
+NOBODY, ZERO = cast(int, np.int64(-1)), cast(int, np.int64(0))
+"""No request or engine; and what counts start from. numba compiles a function once more for a literal that it gets."""
+
 UNLIMITED = int(np.iinfo(np.int64).max)
 NEVER = np.inf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.twin.arrays import queue_lanes
 from holdfast.twin.arrays.compiled import compiled, inner
-from holdfast.twin.arrays.state_arrays import FINISHED, NOBODY, Plugin, World
+from holdfast.twin.arrays.state_arrays import FINISHED, NOBODY, ZERO, Plugin, World
 
 
 @inner
@@ -16,7 +16,7 @@ def complete(world: World, plugin: Plugin | None, where: int, now: float) -> int
     engine, row = world.engines[where], world.running[where]
     host = world.hosts[engine["timer"]]
     written_from = max(now, engine["front_at"])
-    kept = emitted = began = 0
+    kept = emitted = began = ZERO
     for position in range(engine["running"]):
         number = row[position]
         request = world.requests[number]

@@ -66,26 +66,34 @@ def _row(timer: StepTimer, points: list[float]) -> list[int]:
 @inner
 def step_seconds(points: Floats, row: Integers, chunks: Integers, count: int, decodes: int, mean_kv: float) -> float:
     """Seconds of a step by one timer; `chunks` holds `count` pairs of tokens computed and tokens before them."""
-    constants = row[15]
-    tokens = 0
+    if count == 0:
+        return decode_seconds(points, row, decodes, mean_kv)
+    tokens, pairs = 0, 0.0
     for each in range(count):
         tokens += chunks[each, 0]
+        pairs += chunks[each, 0] * (chunks[each, 1] + 0.5 * chunks[each, 0])
     if row[0] == LAW:
-        pairs = 0.0
-        for each in range(count):
-            pairs += chunks[each, 0] * (chunks[each, 1] + 0.5 * chunks[each, 0])
-        c0, c1, c2, c3 = points[constants], points[constants + 1], points[constants + 2], points[constants + 3]
-        return float(c0 + c1 * tokens + (c2 + c3 * mean_kv) * decodes + points[constants + 4] * pairs)
-    seconds = 0.0
-    if count:
-        seconds += _curve_at(points, row[1:4], decodes + tokens)
-        for each in range(count):
-            seconds += _surface_at(points, row[7:11], chunks[each, 0], chunks[each, 1])
-    elif decodes:
-        seconds += _curve_at(points, row[4:7], decodes)
+        law = row[15]
+        c0, c1, c2, c3, c4 = points[law], points[law + 1], points[law + 2], points[law + 3], points[law + 4]
+        return float(c0 + c1 * tokens + (c2 + c3 * mean_kv) * decodes + c4 * pairs)
+    # Numbers of one type, and no literals: numba compiles a function for each that it is called with.
+    seconds = _curve_at(points, row[1:4], float(decodes + tokens))
+    for each in range(count):
+        seconds += _surface_at(points, row[7:11], float(chunks[each, 0]), float(chunks[each, 1]))
     if decodes:
-        seconds += _surface_at(points, row[11:15], decodes, mean_kv)
-    return float(seconds)
+        seconds += _surface_at(points, row[11:15], float(decodes), mean_kv)
+    return seconds
+
+
+@inner
+def decode_seconds(points: Floats, row: Integers, decodes: int, mean_kv: float) -> float:
+    """Seconds of a step without chunks."""
+    if row[0] == LAW:
+        law = row[15]
+        return float(points[law] + (points[law + 2] + points[law + 3] * mean_kv) * decodes)
+    if decodes == 0:
+        return 0.0
+    return _curve_at(points, row[4:7], float(decodes)) + _surface_at(points, row[11:15], float(decodes), mean_kv)
 
 
 @inner
