@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import math
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from holdfast.activator import upstream
 from holdfast.activator.options import Options
 from holdfast.activator.server import WAITED_HEADER, ActivatorServer, opened
 from holdfast.cli.main import build_parser
-from holdfast.domain.activator import SILENT, Activator, longer_than
+from holdfast.domain.activator import SILENT, WAIT_EDGES, Activator, longer_than
 from holdfast.domain.service import ServiceKey
 from holdfast.observe.endpoints import activators
 from holdfast.observe.endpoints.activators import ActivatorClient, NoActivators, read
@@ -476,3 +477,25 @@ def test_an_address_is_a_host_and_a_port_and_no_more(upstream: str, capsys: pyte
         build_parser(("activate",)).parse_args(["activate", f"--upstream={upstream}"])
     assert ended.value.code == 2
     assert "give http://HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("claimed", "in_time"),
+    [({}, 0), ({"X-SLO-Class": "night"}, 1), ({"x-gateway-inference-objective": "slow"}, 1), ({"x-slo-class": "x"}, 0)],
+)
+async def test_a_wait_within_the_time_of_its_class_is_told_as_none(claimed: dict[str, str], in_time: int) -> None:
+    async with running(patient={"night": math.inf, "slow": 600.0}) as it:
+        asked = it.post(headers=claimed)
+        while (await it.told()).oldest_seconds <= WAIT_EDGES[0]:
+            await asyncio.sleep(0.01)
+        await it.engine.start()
+        await asked
+        forwarded = (await it.told()).forwarded
+        assert (sum(forwarded), forwarded[0]) == (1, in_time)
+
+
+async def test_batch_that_is_turned_away_is_no_miss() -> None:
+    async with running(patient={"night": math.inf, "slow": 600.0}, longest_seconds=0.01) as it:
+        for name, missed in (("night", 0), ("slow", 1)):
+            assert (await it.post(headers={"x-slo-class": name}))[0] == 503
+            assert (await it.told()).turned_away == missed

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.llmservice import LLMService
+from holdfast.cli.main import build_parser
 from holdfast.render import AcceleratorFacts, RenderContext, RenderSettings, remarks, render, service_url, with_replicas
 from holdfast.render.podfiles import load_pod_files
 from holdfast.rendered.names import Manifest
@@ -351,3 +352,22 @@ def test_an_inference_pool_is_not_rendered_for_a_cluster_without_its_api() -> No
     assert render(service(POOL), ["h100"], SETTINGS, RenderContext()) == render(
         service(), ["h100"], SETTINGS, RenderContext()
     )
+
+
+def test_an_activator_knows_the_classes_that_may_wait_longer() -> None:
+    classes = [{"name": "night", "kind": "Batch"}, {"name": "slow", "ttft": "10m"}, {"name": "tight", "ttft": "100ms"}]
+    settings = replace(SETTINGS, activator_image="registry.example.com/holdfast:0.1.0")
+
+    def told(**slo: Any) -> list[str]:
+        resting = service({"scaling": {"min": 0}, "slo": {"ttft": "500ms", "tpot": "30ms", "classes": classes, **slo}})
+        (found,) = (each for each in render(resting, ["h100"], settings, RenderContext()) if _is_activator(each))
+        command = found["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert build_parser(["activate"]).parse_args(command)
+        return [each for each in command if each.startswith("--patient")]
+
+    assert told() == ["--patient=night=inf", "--patient=slow=600"]
+    assert told(claim="None") == [], "no header claims a class"
+
+
+def _is_activator(manifest: dict[str, Any]) -> bool:
+    return (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "chat-activator")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from yarl import URL
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 class Options:
     """`upstream` is the only address that is ever connected to.
 
-    `models` are listed to any client while no engine runs; none if they are not public.
+    `models` are listed to any client while no engine runs; none if they are not public. `patient` are the classes that
+    a header may claim whose first token is due later than the service's, with that time: infinite for Batch.
     """
 
     upstream: URL
@@ -27,3 +29,4 @@ class Options:
     most_bytes: int = 64 * 2**20
     longest_seconds: float = 900.0
     front: Bounds | None = None
+    patient: Mapping[str, float] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from holdfast.listener import refusals
 from holdfast.listener.connections import Bounds
 from holdfast.listener.refusals import Refusals
 from holdfast.listener.serve import connection_of, listening
+from holdfast_engine.objectives.claims import header_claim
 
 _LOG = logging.getLogger(__name__)
 WAITED_HEADER = "X-Holdfast-Waited-Seconds"
@@ -130,7 +132,7 @@ class ActivatorServer:
             self._emptied.clear()
             return await (self._hold(request, number) if asks else self._pass(request, number))
         except TurnedAway as why:
-            if asks:
+            if asks and math.isfinite(self._patience(request)):
                 self.counts.turned_away()
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}; please try again later")
         except TooSlow:
@@ -144,6 +146,11 @@ class ActivatorServer:
             if not self._in_hand:
                 self._emptied.set()
 
+    def _patience(self, request: web.Request) -> float:
+        """How long a request may wait that is no miss, in seconds: what its class has beyond the service's own time."""
+        claimed = header_claim((name.lower(), value) for name, value in request.raw_headers)
+        return self._options.patient.get(claimed, 0.0)
+
     async def _hold(self, request: web.Request, number: int) -> web.StreamResponse:
         """Pass a request on as soon as a replica takes it, and count how long that was.
 
@@ -154,7 +161,9 @@ class ActivatorServer:
         sent_at: float | None = None
 
         def ended(outcome: str) -> None:
-            self.counts.ended(outcome, (self._clock() if sent_at is None else sent_at) - came_at)
+            waited = (self._clock() if sent_at is None else sent_at) - came_at
+            # The operator compares with the service's own time, and takes what is longer for a miss.
+            self.counts.ended(outcome, waited if waited > self._patience(request) else 0.0)
 
         try:
             try:

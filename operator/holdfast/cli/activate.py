@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         most_requests=arguments.most_requests,
         most_bytes=arguments.most_bytes,
         longest_seconds=arguments.longest,
+        patient=dict(arguments.patient),
     )
     try:
         asyncio.run(serve(options, lambda: print(f"holdfast activate: for {options.upstream}", flush=True)))

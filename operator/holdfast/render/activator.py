@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.api.llmservice import LLMService
+from holdfast.api.llmservice import LLMService, LLMServiceSpec
+from holdfast.api.quantities import parse_duration_seconds
 from holdfast.render import restricted
 from holdfast.render.settings import RenderSettings
 from holdfast.rendered import names
@@ -122,4 +123,14 @@ def _arguments(service: LLMService) -> list[str]:
     adapters = spec.model.lora.adapters if spec.model.lora else ()
     models = [spec.model.served_model_name, *(each.name for each in adapters)]
     named = [] if spec.engine.api_key_secret_ref else [f"--model={names.literal(each)}" for each in models]
-    return ["activate", f"--upstream={engines}", f"--longest={LONGEST_SECONDS}", *named]
+    return ["activate", f"--upstream={engines}", f"--longest={LONGEST_SECONDS}", *named, *_patient(spec)]
+
+
+def _patient(spec: LLMServiceSpec) -> Iterator[str]:
+    """The classes of headers that may wait longer than a request without a class: Batch for ever."""
+    for each in spec.slo.classes if spec.slo.claim in (None, "Header") else ():
+        seconds = parse_duration_seconds(each.ttft) if each.ttft else 0.0
+        if each.kind == "Batch":
+            yield f"--patient={each.name}=inf"
+        elif seconds > spec.slo.ttft_seconds:
+            yield f"--patient={each.name}={seconds:g}"

@@ -49,10 +49,12 @@ def _weights(spec: LLMServiceSpec) -> Iterator[tuple[Manifest | None, Manifest]]
     lora, cache = spec.model.lora, spec.model.cache.pvc
     found = [locate_model(spec.model.uri), *(locate_adapter(each.uri) for each in (lora.adapters if lora else ()))]
     names = {cache: "cache"} if cache else {}
-    for each in {each.mount_path: each for each in found if each.volume is not None}.values():
-        own = each.volume["name"]
-        name = names.setdefault(each.volume.get("persistentVolumeClaim", {}).get("claimName", own), own)
-        yield (each.volume if name == own else None), {**each.mount, "name": name}
+    for volume, mount in {each.mount_path: (each.volume, each.mount) for each in found}.values():
+        if volume is None or mount is None:
+            continue
+        own = volume["name"]
+        name = names.setdefault(volume.get("persistentVolumeClaim", {}).get("claimName", own), own)
+        yield (volume if name == own else None), {**mount, "name": name}
 
 
 def cache_environment(spec: LLMServiceSpec, image: str) -> dict[str, str]:

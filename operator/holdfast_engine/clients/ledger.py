@@ -122,8 +122,9 @@ class Ledger:
         known, self.classes = self.classes, {}
         for each in classes:
             tally = known.get(each.name)
-            is_kept = tally is not None and tally.is_batch == each.is_batch
-            self.classes[each.name] = tally if is_kept else Tally(is_batch=each.is_batch)
+            if tally is None or tally.is_batch != each.is_batch:
+                tally = Tally(is_batch=each.is_batch)
+            self.classes[each.name] = tally
 
     def entry(self, request_id: str) -> Entry | None:
         """The request of this name in the engine, None where it is unknown."""

@@ -29,6 +29,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--model", action="append", default=[], help="model name shown at /v1/models meanwhile; may be repeated"
     )
+    parser.add_argument(
+        "--patient",
+        action="append",
+        type=_patient,
+        default=[],
+        metavar="NAME=SECONDS",
+        help="class whose first token is due later than the service's, inf for Batch; may be repeated",
+    )
     parser.add_argument("--port", type=_whole, default=DEFAULTS.port, help="port for clients (default %(default)s)")
     parser.add_argument(
         "--admin-port",
@@ -71,6 +79,11 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) < 2**40:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number")
     return int(text)
+
+
+def _patient(text: str) -> tuple[str, float]:
+    name, _, seconds = text.partition("=")
+    return name, math.inf if seconds == "inf" else _seconds(seconds)
 
 
 def _seconds(text: str) -> float:
