@@ -124,7 +124,7 @@ class FastLoop:
         self._next_fit, self._next_record, self._lose_at = -math.inf, -math.inf, math.inf
         self._emptied = False
         self._told_of_waiting = False
-        self._told, self._reports_taken = (0, False), self.client_times.taken
+        self._told, self._reports_taken = (0, False, 0), self.client_times.taken
         self._active = self._balanced = capacity.active_sequences
         self._most_tokens = capacity.tokens_per_step
         self._pairs_per_prefill = 0.0
@@ -139,6 +139,11 @@ class FastLoop:
     def mode(self) -> Mode:
         """What the loop does now."""
         return Mode.WAITING if self.limits is None else Mode.ACTIVE
+
+    @property
+    def has_steps_in_flight(self) -> bool:
+        """Whether results of a step are to come."""
+        return bool(self._pending)
 
     def arrive(self, request: Request) -> None:
         """A request reached the engine; without objectives nothing can be said about it."""
@@ -197,7 +202,7 @@ class FastLoop:
         A step that finds nothing to compute may be the one that finds a change: then nobody has published since.
         """
         is_new = self._hear(self._clock())
-        return is_new or (self.ledger.judged, self.client_times.are_known) != self._told
+        return is_new or (self.ledger.judged, self.client_times.are_known, self.client_times.held) != self._told
 
     def _hear(self, now: float) -> bool:
         """Take what is new; returns whether that is news for who reads the record."""
@@ -392,7 +397,8 @@ class FastLoop:
     def record(self) -> list[float]:
         """The numbers of record.FIELDS after those of the plugin's own cost."""
         ledger, law, ahead = self.ledger, self.fit.law, self._look_ahead()
-        self._told_of_waiting, self._told = self._any_waits, (ledger.judged, self.client_times.are_known)
+        times = self.client_times
+        self._told_of_waiting, self._told = self._any_waits, (ledger.judged, times.are_known, times.held)
         return [
             self.mode,
             ledger.own.open,

@@ -126,9 +126,13 @@ class HoldfastScheduler(Scheduler):
         ended: list[Request] = super().finish_requests(request_ids, finished_status)
         if ended and self._loop is not None:
             with self._guard:
-                self._loop.catch_up()
+                # Requests that were reported may still wait in front of an engine that is at work: its next step knows.
+                is_idle = not (self.running or self._loop.has_steps_in_flight)
+                if is_idle:
+                    self._loop.catch_up()
                 self._loop.finish(request.request_id for request in ended)
-                self._publish(self._loop)
+                if is_idle:
+                    self._publish(self._loop)
         return ended
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[dict[str, Any] | None, Any]:

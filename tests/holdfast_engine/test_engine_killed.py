@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast_engine.clients.ledger import Ledger
 from holdfast_engine.clients.written_file import ReportKind, WrittenReader, WrittenWriter, begun_since, name_of
 from holdfast_engine.fastloop import SEEN_SECONDS
-from holdfast_engine.objectives.rules import SERVICE_CLASS
+from holdfast_engine.objectives.rules import SERVICE_CLASS, UNBOUNDED, Kind, RequestClass
 from holdfast_engine.stats.classfiles import CLASS_FIELDS, ClassFiles
 from holdfast_engine.stats.left_open import MOST_LEFT, left_open
-from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, nothing_yet, off
+from holdfast_engine.stats.stats_fields import COUNTS, FIELDS, Mode, nothing_yet, off
 from holdfast_engine.stats.statsfile import StatsWriter
 from tests.holdfast_engine.test_engine_fastloop import ToyEngine, assert_conserved
 
@@ -24,9 +25,9 @@ BEGAN, FIRST, LAST, GONE = ReportKind.STARTED, ReportKind.FIRST, ReportKind.LAST
 HELD, RESUMED = ReportKind.HELD, ReportKind.RESUMED
 
 
-def record(path: Path, unjudged: float, taken: float = 0.0) -> None:
+def record(path: Path, unjudged: float, taken: float = 0.0, mode: Mode = Mode.ACTIVE) -> None:
     numbers = nothing_yet()
-    numbers[UNJUDGED], numbers[TAKEN] = unjudged, taken
+    numbers[UNJUDGED], numbers[TAKEN], numbers[FIELDS.index("mode")] = unjudged, taken, mode
     StatsWriter(path, len(FIELDS)).write(numbers)
 
 
@@ -142,7 +143,7 @@ def test_where_an_api_server_has_several_engines_or_batch_its_reports_are_nobody
     [
         pytest.param([(BEGAN, "a"), (FIRST, "a"), (BEGAN, "b"), (LAST, "b")], 1, id="one is answered"),
         pytest.param([(BEGAN, "a"), (GONE, "a"), (LAST, "before")], 0, id="one has left, and one that came before"),
-        pytest.param([(HELD, "a"), (HELD, "b"), (RESUMED, "b"), (BEGAN, "c")], 2, id="two at the door, one went on"),
+        pytest.param([(HELD, "a"), (HELD, "b"), (RESUMED, "b"), (BEGAN, "c")], 0, id="two at the door, one went on"),
         pytest.param([(RESUMED, "before"), (BEGAN, "c")], 0, id="one that went on was at the door before"),
         pytest.param([(RESUMED, "before")], 0, id="and is on its way"),
         pytest.param([], 0, id="nothing"),
@@ -199,3 +200,16 @@ def test_over_any_lives_each_request_is_in_one_count(lives: list[tuple[int, floa
         judged += own.good + sum(own.bad.values()) + own.withdrawn + own.killed
         assert_conserved(engine.loop)
     assert arrived == judged + left
+
+
+def test_nothing_came_to_an_engine_without_objectives(tmp_path: Path) -> None:
+    path = tmp_path / "engine-0.stats"
+    record(path, 0.0, mode=Mode.WAITING)
+    assert left_open(path, written(tmp_path, (BEGAN, "a"))) == {}
+
+
+def test_requests_of_a_class_that_is_batch_now_are_no_batch_work() -> None:
+    ledger = Ledger()
+    ledger.declare([RequestClass("night", UNBOUNDED, kind=Kind.BATCH)])
+    ledger.inherit({"night": 5})
+    assert (ledger.classes["night"].left, ledger.own.left) == (0, 5)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import importlib
+import math
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from holdfast_engine.clients.written_file import ReportKind, WrittenWriter, name_of
 from holdfast_engine.fastloop import FastLoop
 from holdfast_engine.objectives.handover import KEY
-from holdfast_engine.stats.stats_fields import FIELDS, Mode, stats_path
+from holdfast_engine.objectives.rules import SERVICE_CLASS
+from holdfast_engine.stats.left_open import left_open
+from holdfast_engine.stats.stats_fields import FIELDS, Mode, stats_path, written_path
 from holdfast_engine.stats.statsfile import read_stats
 from tests.holdfast_engine.test_engine_fastloop import Cached, New, Status, ToyOutput, ToyRequest
 from tests.holdfast_engine.test_engine_pairs import PREFILL, TO_BE_HANDED_OVER
@@ -83,6 +88,14 @@ class ToyScheduler:
                 self.running.remove(request)
         assert (self.waiting, self.max_num_active_reqs, self.max_num_scheduled_tokens) == before, "vLLM works with them"
         return {}
+
+    def finish_requests(self, request_ids: set[str], finished_status: Any) -> list[ToyRequest]:
+        ended = [each for each in self.running if each.request_id in request_ids]
+        for request in ended:
+            self.running.remove(request)
+            request.status = Status("FINISHED_ABORTED")
+            self._free_request(request)
+        return ended
 
     def _free_request(self, request: ToyRequest) -> tuple[dict[str, Any] | None, Any]:
         self.finished_req_ids.add(request.request_id)
@@ -185,3 +198,28 @@ def test_an_engine_counts_what_the_one_before_it_in_its_container_left_open(sche
     third = type(scheduler).__mro__[1](vllm_config=CONFIG)
     assert third._loop.ledger.own.left == 2, "they wait to be counted, and are not lost with another engine"
     again._loop = third._loop = None
+
+
+def test_a_client_that_hangs_up_during_a_step_hides_no_request_that_came_in_it(scheduler: Any) -> None:
+    """vLLM ends its request while what came during the step still waits in front of the engine."""
+    writer = WrittenWriter(written_path())
+    scheduler._loop.client_times._reader._next_look = -math.inf
+
+    def report(*names: str) -> None:
+        for name in names:
+            writer.write(ReportKind.STARTED, name_of(name), time.monotonic())
+
+    def come(*names: str) -> None:
+        for name in names:
+            scheduler.add_request(ToyRequest(name, 0.0, 200, 50))
+
+    report("a", "b")
+    come("a", "b")
+    output = scheduler.schedule()
+    report("c", "d", "e")
+    scheduler.finish_requests({"a"}, None)
+    scheduler._loop._next_record = -math.inf  # a step is longer than the pause between two records
+    scheduler.update_from_output(output, None)
+    come("c", "d", "e")
+    scheduler.schedule()
+    assert left_open(stats_path(0), written_path()) == {SERVICE_CLASS: 4}

@@ -68,6 +68,11 @@ class ClientTimes:
         """So many reports have been read."""
         return 0 if self._reader is None else self._reader.taken
 
+    @property
+    def held(self) -> int:
+        """So many requests wait at the door: the record has them within a second."""
+        return len(self._held)
+
     def take(self, limits: Limits) -> None:
         """These classes are declared."""
         self._classes = {class_digest(name): each for name, each in limits.by_name.items() if limits.may_claim(each)}

@@ -147,7 +147,8 @@ class Ledger:
     def inherit(self, left: Mapping[str, int]) -> None:
         """An engine that was killed in this container left requests without a verdict, by class."""
         for name, count in left.items():
-            self.classes.get(name, self.own).left += count
+            tally = self.classes.get(name, self.own)
+            (self.own if tally.is_batch else tally).left += count
 
     def lose(self) -> None:
         """Count as bad what the predecessor left."""

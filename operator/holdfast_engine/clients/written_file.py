@@ -191,16 +191,16 @@ class WrittenReader:
 
 
 def begun_since(path: Path, first: int) -> int:
-    """Requests that came by the reports from number `first` on, and have not ended by them.
+    """Requests that went to the engine by the reports from number `first` on, and have not ended by them.
 
-    One that goes on from the door, and had come there before, is not among them.
+    One that comes from the door is not among them: the engine counts it where it waits there.
     """
     names: set[bytes] = set()
     before = 0
     for report in WrittenReader(path, first=first).poll(0.0):
         if report.kind in _BEGINS:
             names.add(report.name)
-        elif report.kind is ReportKind.RESUMED and report.name not in names:
+        elif report.kind is ReportKind.RESUMED:
             before += 1
         elif report.kind is not ReportKind.FIRST:
             names.discard(report.name)
@@ -218,7 +218,7 @@ def _parsed(header: bytes) -> tuple[int, int, bool] | None:
 
 
 _KINDS = {int(kind): kind for kind in ReportKind}
-_BEGINS = (ReportKind.STARTED, ReportKind.ARRIVED, ReportKind.HELD)
+_BEGINS = (ReportKind.STARTED, ReportKind.ARRIVED)
 # What Report() does, without a call of Python code for each of some hundred reports per second.
 _report: Callable[[tuple[ReportKind, bytes, float]], Report] = partial(tuple.__new__, Report)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast_engine.clients.written_file import begun_since
 from holdfast_engine.objectives.rules import SERVICE_CLASS
 from holdfast_engine.stats.classfiles import read_classes
-from holdfast_engine.stats.stats_fields import FIELDS
+from holdfast_engine.stats.stats_fields import FIELDS, Mode
 from holdfast_engine.stats.statsfile import read_stats
 
 MOST_LEFT = 1_000_000
@@ -33,8 +33,9 @@ def left_open(stats: Path, written: Path | None = None) -> dict[str, int]:
         return {}
     classes = read_classes(stats)
     found = {name: each["unjudged"] for name, each in classes.items() if not each["is_batch"]}
-    taken, is_alone = own[FIELDS.index("reports_taken")], len(list(stats.parent.glob("engine-*.stats"))) == 1
-    if written is not None and math.isfinite(taken) and is_alone and len(found) == len(classes):
+    taken, is_active = own[FIELDS.index("reports_taken")], own[FIELDS.index("mode")] == Mode.ACTIVE
+    is_alone = len(list(stats.parent.glob("engine-*.stats"))) == 1 and len(found) == len(classes)
+    if written is not None and math.isfinite(taken) and is_active and is_alone:
         unjudged += begun_since(written, int(taken))
     found[SERVICE_CLASS] = unjudged
     left = {name: int(count) for name, count in found.items() if math.isfinite(count) and 0 < count <= MOST_LEFT}
