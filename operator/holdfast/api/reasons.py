@@ -201,10 +201,13 @@ class Reason(StrEnum):
         "BatchingTrial",
         "A canary replica runs with other batching limits and is compared with the others.",
     )
-    BATCHING_KEPT = "BatchingKept", "The canary missed no more than the others, so all replicas get its limits."
+    BATCHING_KEPT = (
+        "BatchingKept",
+        "The canary missed about as much as the others or less, so all replicas get its limits.",
+    )
     BATCHING_RETURNED = (
         "BatchingReturned",
-        "The canary missed more than the others or failed, so it returns to the old limits.",
+        "The canary missed more than the others, had too few requests or failed, so it returns to the old limits.",
     )
 
     QUEUE_LIMIT_CHANGED = (

@@ -187,6 +187,24 @@ def test_what_the_deployment_has_not_taken_up_is_asked_for_again() -> None:
     assert chat.told[-1] is Reason.BATCHING_RETURNED
 
 
+def test_limits_that_are_kept_are_asked_for_until_the_deployment_shows_them() -> None:
+    chat = Service().on_trial().serving()
+    chat.wait(TRIAL_SECONDS - 15.0, canary=GOOD, rest=REST)
+    chat.tick(canary=GOOD, rest=REST, obeys=False)
+    assert chat.told[-1] is Reason.BATCHING_KEPT
+    assert (chat.seen.limits, chat.seen.before) == (BEST, DEFAULT)
+    assert chat.tick() == BatchingTarget("l40s", BEST)
+    assert chat.told.count(Reason.BATCHING_KEPT) == 1
+
+
+def test_a_trial_that_somebody_ends_does_not_begin_again_at_once() -> None:
+    chat = Service().on_trial().serving()
+    chat.tick()
+    chat.seen = replace(chat.seen, limits=DEFAULT, before=None)
+    assert chat.wait(PATIENCE_SECONDS - 30.0) == BatchingTarget("l40s", DEFAULT)
+    assert chat.wait(60.0) == BatchingTarget("l40s", BEST, DEFAULT)
+
+
 def test_a_trial_outlives_the_operators_memory() -> None:
     chat = Service().on_trial().serving()
     chat.memory = Batching()

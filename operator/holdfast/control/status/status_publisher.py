@@ -159,6 +159,8 @@ class StatusPublisher:
     async def _tell_batching(self, part: ServiceParts, decision: Decision, now: float) -> None:
         target = decision.batching
         if target is None or target.reason is None:
+            if target is None or target.before is None:  # no trial is under way
+                self._batching.pop(decision.key, None)
             return
         asked = replace(target, message="")  # until the Deployment shows it, with other rates in each message
         if self._batching.get(decision.key) == asked:

@@ -49,7 +49,7 @@ RETRY_SECONDS, LONGEST_RETRY_SECONDS = 6 * 3600.0, 7 * 24 * 3600.0
 TRIAL_SECONDS, LEAST_JUDGED = 1500.0, 200.0
 """How long the canary serves before its limits are kept, and the fewest requests that show anything."""
 
-CHANCE, LEAST_MISSED = 3.0, 5.0
+CHANCE, LEAST_MISSED, MISSED_AT_END = 3.0, 5.0, 2.0
 """What the canary may miss beyond the share of the other replicas: deviations of a Poisson count, and requests."""
 
 
@@ -130,12 +130,12 @@ class Trial:
             return self
         return replace(self, canary=plus(self.canary, canary), rest=plus(self.rest, rest))
 
-    @property
-    def misses_more(self) -> bool:
-        """Whether the canary missed more than its share, by more than chance."""
+    def misses_more(self, is_over: bool) -> bool:
+        """Whether the canary missed more than its share, by more than chance; at the end, by more than half of it."""
         share = self.canary.judged / self.rest.judged if self.rest.judged > 0.0 else 0.0
         expected = share * self.rest.bad
-        return self.canary.bad > expected + CHANCE * math.sqrt(expected * (1.0 + share)) + LEAST_MISSED
+        chance = CHANCE * math.sqrt(expected * (1.0 + share)) + LEAST_MISSED
+        return self.canary.bad > expected + (min(chance, 0.5 * expected + MISSED_AT_END) if is_over else chance)
 
 
 @value
@@ -216,16 +216,16 @@ def _continue(memory: Batching, trial: Trial, situation: Situation) -> tuple[Bat
     else:
         trial = trial.with_more(situation.canary, situation.rest)
     judged, seconds = trial.canary.judged, 0.0 if since is None else now - since
-    if trial.misses_more:
+    if trial.misses_more(is_over=seconds >= TRIAL_SECONDS and judged >= LEAST_JUDGED):
         often = "it missed the objectives more often than the other replicas"
         return _reject(memory, trial, now, f"in {judged:.0f} requests {often}")
     if seconds < TRIAL_SECONDS:
-        return replace(memory, trial=trial), BatchingTarget(trial.accelerator, trial.after, trial.before)
+        return replace(memory, trial=trial, better=None), BatchingTarget(trial.accelerator, trial.after, trial.before)
     if judged < LEAST_JUDGED:
         return _reject(memory, trial, now, f"{judged:.0f} requests are too few to judge it")
     memory = replace(memory, trial=replace(trial, ends_with=trial.after), better=None)
     memory = replace(memory, paused_until=now + HORIZON_SECONDS, pause_seconds=0.0)
-    why = f"in {judged:.0f} requests it missed the objectives no more often than the other replicas"
+    why = f"in {judged:.0f} requests it missed the objectives about as often as the other replicas, or less"
     message = f"all {trial.accelerator} replicas get {words(trial.after)}: {why}"
     return memory, BatchingTarget(trial.accelerator, trial.after, None, Reason.BATCHING_KEPT, message)
 
