@@ -1159,6 +1159,17 @@ _ROUTER = (
         for place, spec in (
             ("engine.env", {"engine": {"env": [{"name": "VLLM_API_KEY", "value": "secret"}]}}),
             ("an accelerator's env", {"accelerators": [{"name": "h100", "env": [{"name": "VLLM_API_KEY"}]}]}),
+            ("prefill.env", {**_PAIR, "prefill": {"replicas": 1, "env": [{"name": "VLLM_API_KEY"}]}}),
+            (
+                "an accelerator's env of the prefill pool",
+                {
+                    **_PAIR,
+                    "prefill": {
+                        "replicas": 1,
+                        "accelerators": [{"name": "h100", "env": [{"name": "VLLM_API_KEY"}]}],
+                    },
+                },
+            ),
         )
     ),
     Refusal(

@@ -126,7 +126,21 @@ def test_gpus_that_another_field_asks_for_are_those_of_the_accelerator(spec: dic
     assert at in str(refusal.value)
 
 
-@pytest.mark.parametrize("asked", [4, "4"])
+@pytest.mark.parametrize("asked", [4, "4", "4000m", "4.0"])
 def test_gpus_may_be_said_twice_with_one_number(asked: int | str) -> None:
     four = {"requests": {"nvidia.com/gpu": asked, "cpu": 8}, "limits": {"nvidia.com/gpu": asked}}
-    LLMService.parse(changed({"engine": {"resources": four}, "accelerators": [{"name": "h100", "count": 4}]}))
+    template = {"spec": {"containers": [{"name": "vllm", "resources": four}]}}
+    two = {"spec": {"containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
+    other = {"name": "l40s", "count": 2, "template": two}
+    LLMService.parse(
+        changed(
+            {"engine": {"resources": four}, "template": template, "accelerators": [{"name": "h100", "count": 4}, other]}
+        )
+    )
+
+
+def test_gpus_of_a_group_are_those_of_each_pod() -> None:
+    groups = [{"name": "h100", "count": 16, "nodes": 2}]
+    LLMService.parse(changed({"engine": {"resources": {"limits": {"nvidia.com/gpu": 8}}}, "accelerators": groups}))
+    with pytest.raises(InvalidLLMService, match="than 8, which a pod on h100 has"):
+        LLMService.parse(changed({"engine": {"resources": {"limits": {"nvidia.com/gpu": 16}}}, "accelerators": groups}))

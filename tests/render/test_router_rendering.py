@@ -121,12 +121,13 @@ def test_resources_of_a_router_are_merged_into_the_defaults() -> None:
     }
 
 
-def test_a_limit_of_ours_never_bounds_what_a_router_requests() -> None:
-    routing = service({"router": {"resources": {"requests": {"memory": "4Gi"}}}})
+@pytest.mark.parametrize(("asked", "limit"), [("4Gi", "4Gi"), ("1Gi", "2Gi"), ("2049Mi", "2049Mi"), ("1.5Gi", "2Gi")])
+def test_a_limit_of_ours_never_bounds_what_a_router_requests(asked: str, limit: str) -> None:
+    routing = service({"router": {"resources": {"requests": {"memory": asked}}}})
     spec = of_router(render(routing, ["h100"], OURS, RenderContext()))["Deployment", "chat-router"]["spec"]
     assert spec["template"]["spec"]["containers"][0]["resources"] == {
-        "requests": {"cpu": "500m", "memory": "4Gi"},
-        "limits": {},
+        "requests": {"cpu": "500m", "memory": asked},
+        "limits": {"memory": limit},
     }
 
 

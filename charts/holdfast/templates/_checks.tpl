@@ -21,7 +21,7 @@
 {{- range $next := list (list "--health-port" $settings.healthPort) (list "--status-port" $settings.statusPort) -}}
 {{- $port := index $next 1 | int -}}
 {{- with get $taken (toString $port) -}}
-{{- fail (printf "%s: %d is already %s; choose another port, such as 8082" (first $next) $port .) -}}
+{{- fail (printf "%s: %d is already %s; choose another port" (first $next) $port .) -}}
 {{- end -}}
 {{- if $port -}}{{- $_ := set $taken (toString $port) (first $next) -}}{{- end -}}
 {{- end -}}

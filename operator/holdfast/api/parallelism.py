@@ -1,6 +1,6 @@
 """How the GPUs of a replica share its work: the field `accelerators[].parallelism`, and its rules."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, StrictInt
@@ -22,29 +22,47 @@ def cel_gpus(name: str) -> str:
 
 
 def require_gpus_said_once(spec: Any) -> None:
-    """Raise BrokenRule where engine.resources or a template asks for other GPUs than the accelerator has.
+    """Raise BrokenRule where a template has other GPUs than the accelerator, or engine.resources those of none.
 
     The operator alone checks it: the two numbers are of any form that Kubernetes takes.
     """
+    pods = [each.gpus_per_pod for each in spec.accelerators]
     for number, accelerator in enumerate(spec.accelerators):
-        for place, resources in _resources(spec, accelerator, f".accelerators[{number}]"):
-            for kind in ("requests", "limits"):
-                asked = mapping(resources.get(kind)).get(accelerator.resource)
-                if asked is not None and str(asked) != str(accelerator.gpus_per_pod):
-                    raise BrokenRule(
-                        f"{accelerator.resource}: {asked} is another number of GPUs than {accelerator.gpus_per_pod}, "
-                        f"which accelerator {accelerator.name} has: set accelerators[].count, and remove it here",
-                        f"{place}.{kind}",
-                    )
+        _require_gpus(spec.engine.resources, accelerator, pods, ".engine.resources")
+        own = (accelerator.template, f".accelerators[{number}]")
+        for template, owner in (own, (spec.template, "")):  # the accelerator's is merged over the service's
+            resources = _resources(template)
+            _require_gpus(
+                resources, accelerator, [accelerator.gpus_per_pod], f"{owner}.template.spec.containers.resources"
+            )
+            if resources:
+                break
 
 
-def _resources(spec: Any, accelerator: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The resources that a spec names for its engines on an accelerator, with their paths."""
-    yield ".engine.resources", spec.engine.resources
-    for owner, template in (("", spec.template), (path, accelerator.template)):
-        for container in mappings(mapping(mapping(template).get("spec")).get("containers")):
-            if container.get("name") == ENGINE_CONTAINER:
-                yield f"{owner}.template.spec.containers.resources", mapping(container.get("resources"))
+def _require_gpus(resources: Mapping[str, Any], accelerator: Any, allowed: list[int], path: str) -> None:
+    for kind in ("requests", "limits"):
+        asked = mapping(resources.get(kind)).get(accelerator.resource)
+        if asked is not None and _number(asked) not in allowed:
+            raise BrokenRule(
+                f"{accelerator.resource}: {asked} is another number of GPUs than {accelerator.gpus_per_pod}, which a "
+                f"pod on {accelerator.name} has: set accelerators[].count, and remove it here",
+                f"{path}.{kind}",
+            )
+
+
+def _number(quantity: Any) -> float | None:
+    text, thousandth = str(quantity).removesuffix("m"), str(quantity).endswith("m")
+    try:
+        return float(text) / (1000.0 if thousandth else 1.0)
+    except ValueError:
+        return None
+
+
+def _resources(template: Any) -> Mapping[str, Any]:
+    """What a template names for its engine."""
+    containers = mappings(mapping(mapping(template).get("spec")).get("containers"))
+    engines = (each for each in containers if each.get("name") == ENGINE_CONTAINER)
+    return mapping(next(engines, {}).get("resources"))
 
 
 def _without_default(schema: JsonSchema) -> None:

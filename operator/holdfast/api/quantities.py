@@ -17,6 +17,8 @@ LEAST_SHOWN_RPS = 0.001
 MOST_NAMED = 3
 """Names that a sentence lists."""
 
+_WHOLE = re.compile(r"([0-9]+)(|k|M|G|Ki|Mi|Gi)")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _DURATION = re.compile(DURATION_PATTERN[1:-1])
 _PERCENT = re.compile(PERCENT_PATTERN[1:-1])
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,6 +54,12 @@ def parse_percent(text: str) -> float:
     if _PERCENT.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a percentage: {PERCENT_REMEDY}")
     return float(text[:-1]) / 100.0
+
+
+def parse_whole(quantity: object) -> int | None:
+    """A quantity of Kubernetes as a whole number; None if it is none."""
+    found = _WHOLE.fullmatch(str(quantity))
+    return int(found[1]) * _UNITS[found[2]] if found else None
 
 
 def format_rate(rps: float) -> str:

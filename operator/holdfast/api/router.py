@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt
@@ -28,8 +28,18 @@ API_KEY = "VLLM_API_KEY"
 _KEYLESS = f"{{}}.env.all(e, e.name != '{API_KEY}')"
 
 
-def _has_key(env: Iterable[Mapping[str, Any]]) -> bool:
-    return any(variable.get("name") == API_KEY for variable in env)
+_POOL_KEYLESS = f"{{}}.accelerators.all(a, !has(a.env) || {_KEYLESS.format('a')})"
+
+
+def _has_key(env: Iterable[Mapping[str, Any]] | None) -> bool:
+    return any(variable.get("name") == API_KEY for variable in env or ())
+
+
+def _with_env(spec: Any) -> Iterator[Any]:
+    """What may name variables of engines."""
+    yield from (spec.engine, *spec.accelerators)
+    if spec.prefill is not None:
+        yield from (spec.prefill, *spec.prefill.accelerators)
 
 
 ROUTER_RULES = (
@@ -55,10 +65,12 @@ ROUTER_RULES = (
     ),
     Rule(
         f"{_ROUTED} || (!has(self.engine) || !has(self.engine.env) || {_KEYLESS.format('self.engine')})"
-        f" && self.accelerators.all(a, !has(a.env) || {_KEYLESS.format('a')})",
+        f" && (!has(self.accelerators) || {_POOL_KEYLESS.format('self')})"
+        f" && (!has(self.prefill) || (!has(self.prefill.env) || {_KEYLESS.format('self.prefill')})"
+        f" && (!has(self.prefill.accelerators) || {_POOL_KEYLESS.format('self.prefill')}))",
         f"router and {API_KEY} in env exclude each other, because vllm-router sends keys to any address that somebody"
         f" adds: ask for the key at a gateway, and remove {API_KEY}, or router",
-        lambda spec: spec.router is None or not any(_has_key(each.env) for each in (spec.engine, *spec.accelerators)),
+        lambda spec: spec.router is None or not any(_has_key(each.env) for each in _with_env(spec)),
         ".router",
     ),
     Rule(

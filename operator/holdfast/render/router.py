@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.api.llmservice import LLMService
+from holdfast.api.quantities import parse_whole
 from holdfast.api.router import Router
 from holdfast.render import restricted
 from holdfast.render.pod_template import grace_period_seconds
@@ -120,10 +121,11 @@ def _container(service: LLMService, declared: Router, settings: RenderSettings) 
 
 
 def _resources(declared: Router) -> Manifest:
-    """What is declared, merged into ours; a limit of ours may be less than what is requested, so it goes then."""
-    asked = declared.resources.get("requests", {})
-    limits = {name: limit for name, limit in _RESOURCES["limits"].items() if name not in asked}
-    return strategic_merge({**_RESOURCES, "limits": limits}, declared.resources)
+    """What is declared, merged into ours; a limit of ours that is less than what is requested is raised to that."""
+    asked = declared.resources.get("requests", {}).get("memory")
+    is_more = (parse_whole(asked) or 0) > (parse_whole(_RESOURCES["limits"]["memory"]) or 0)
+    ours = {**_RESOURCES, "limits": {"memory": asked}} if is_more else _RESOURCES
+    return strategic_merge(ours, declared.resources)
 
 
 def _arguments(service: LLMService, declared: Router, settings: RenderSettings) -> list[str]:

@@ -204,7 +204,7 @@ class Settings(BaseModel):
             port = getattr(self, flag)
             if port in taken:
                 other = taken[port]
-                raise ValueError(f"{_flag(flag)}: {port} is already {other}; choose another port, such as 8082")
+                raise ValueError(f"{_flag(flag)}: {port} is already {other}; choose another port")
             if port:
                 taken[port] = _flag(flag)
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import Any
 
 import kopf
 
+from holdfast.api.quantities import parse_whole
 from holdfast.api.tenants import limit_of
 from holdfast.domain.cluster import GpuCap
 from holdfast.domain.service import ServiceSpec
@@ -22,9 +22,6 @@ _LOG = logging.getLogger(__name__)
 _REQUESTS = "requests."
 """Prefix of extended resources in a quota; Kubernetes accepts no other one for them."""
 
-_WHOLE = re.compile(r"([0-9]+)(|k|M|G|Ki|Mi|Gi)")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-
 Object = Mapping[str, Any]
 
 
@@ -33,15 +30,9 @@ def caps_from_quota(quota: Object) -> tuple[GpuCap, ...]:
     meta, spec, status = quota["metadata"], quota.get("spec") or {}, quota.get("status") or {}
     hard, used = status.get("hard") or spec.get("hard") or {}, status.get("used") or {}
     names = [name for name in sorted(hard) if name.startswith(_REQUESTS) and "/" in name]
-    found = ((name.removeprefix(_REQUESTS), _whole(hard[name]), _whole(used.get(name))) for name in names)
+    found = ((name.removeprefix(_REQUESTS), parse_whole(hard[name]), parse_whole(used.get(name))) for name in names)
     named = f"ResourceQuota {meta['name']}"
     return tuple(GpuCap(meta["namespace"], name, gpus, named, taken) for name, gpus, taken in found if gpus is not None)
-
-
-def _whole(quantity: object) -> int | None:
-    """A quantity as a whole number; None if it is none."""
-    found = _WHOLE.fullmatch(str(quantity))
-    return int(found[1]) * _UNITS[found[2]] if found else None
 
 
 class GpuCaps:
