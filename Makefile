@@ -51,7 +51,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
-check: lint unit ## lint, types, import layers and unit tests: under two minutes
+check: lint unit ## lint, types, import layers and unit tests: ten minutes on two cores
 
 lint: install verify ## style, types, import layers, generated files
 	$(BIN)/ruff check .
