@@ -118,6 +118,13 @@ def test_each_form_of_uri_has_its_place(uri: str, argument: str, source: str | N
     assert (set(location.volume) - {"name"} if location.volume else set()) == ({source} if source else set())
 
 
+def test_an_adapter_without_a_volume_leaves_the_model_its_own() -> None:
+    adapters = {"adapters": [{"name": "sql", "uri": "/adapters/sql"}]}
+    pod = chat_h100(service({"model": {"uri": "pvc://weights/base", "lora": adapters}}))["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["volumes"] if "persistentVolumeClaim" in each] == ["model"]
+    assert "/models" in [each["mountPath"] for each in pod["containers"][0]["volumeMounts"]]
+
+
 def test_a_claim_of_model_adapters_and_cache_is_one_volume() -> None:
     shared = {"uri": "pvc://weights/base", "cache": {"pvc": "weights"}}
     adapters = {

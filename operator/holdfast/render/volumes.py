@@ -49,9 +49,8 @@ def _weights(spec: LLMServiceSpec) -> Iterator[tuple[Manifest | None, Manifest]]
     lora, cache = spec.model.lora, spec.model.cache.pvc
     found = [locate_model(spec.model.uri), *(locate_adapter(each.uri) for each in (lora.adapters if lora else ()))]
     names = {cache: "cache"} if cache else {}
-    for volume, mount in {each.mount_path: (each.volume, each.mount) for each in found}.values():
-        if volume is None or mount is None:
-            continue
+    pairs = [(each.volume, each.mount) for each in found if each.volume is not None and each.mount is not None]
+    for volume, mount in {mount["mountPath"]: (volume, mount) for volume, mount in pairs}.values():
         own = volume["name"]
         name = names.setdefault(volume.get("persistentVolumeClaim", {}).get("claimName", own), own)
         yield (volume if name == own else None), {**mount, "name": name}
