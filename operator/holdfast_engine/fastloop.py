@@ -219,7 +219,7 @@ class FastLoop:
         return found is not None or loses
 
     def catch_up(self, now: float | None = None) -> None:
-        """Take what is new between two steps, when the engine has every request that was reported by now."""
+        """Take what is new between two steps: of what was reported, only the newest requests may not have come yet."""
         self._hear(self._clock() if now is None else now)
         self._reports_taken = self.client_times.taken
 

@@ -147,7 +147,7 @@ class ActivatorServer:
                 self._emptied.set()
 
     def _patience(self, request: web.Request) -> float:
-        """How long a request may wait that is no miss, in seconds: what its class has beyond the service's own time."""
+        """How long a request of a patient class may wait without a miss, in seconds; 0 for all others."""
         claimed = header_claim((name.lower(), value) for name, value in request.raw_headers)
         return self._options.patient.get(claimed, 0.0)
 

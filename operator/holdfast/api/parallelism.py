@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictInt
 
-from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings
+from holdfast.api.pod_security import engines, mapping
+from holdfast.api.quantities import parse_whole
 from holdfast.api.rules import ApiModel, BrokenRule, JsonSchema, Rule
 
 MAX_GPUS = 64
@@ -42,7 +43,7 @@ def require_gpus_said_once(spec: Any) -> None:
 def _require_gpus(resources: Mapping[str, Any], accelerator: Any, allowed: list[int], path: str) -> None:
     for kind in ("requests", "limits"):
         asked = mapping(resources.get(kind)).get(accelerator.resource)
-        if asked is not None and _number(asked) not in allowed:
+        if asked is not None and parse_whole(asked) not in allowed:
             raise BrokenRule(
                 f"{accelerator.resource}: {asked} is another number of GPUs than {accelerator.gpus_per_pod}, which a "
                 f"pod on {accelerator.name} has: set accelerators[].count, and remove it here",
@@ -50,19 +51,9 @@ def _require_gpus(resources: Mapping[str, Any], accelerator: Any, allowed: list[
             )
 
 
-def _number(quantity: Any) -> float | None:
-    text, thousandth = str(quantity).removesuffix("m"), str(quantity).endswith("m")
-    try:
-        return float(text) / (1000.0 if thousandth else 1.0)
-    except ValueError:
-        return None
-
-
 def _resources(template: Any) -> Mapping[str, Any]:
     """What a template names for its engine."""
-    containers = mappings(mapping(mapping(template).get("spec")).get("containers"))
-    engines = (each for each in containers if each.get("name") == ENGINE_CONTAINER)
-    return mapping(next(engines, {}).get("resources"))
+    return mapping(next(iter(engines(template)), {}).get("resources"))
 
 
 def _without_default(schema: JsonSchema) -> None:

@@ -98,6 +98,12 @@ def mappings(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
 
 
+def engines(template: Any) -> list[Mapping[str, Any]]:
+    """The containers of a pod template overlay that change the engine's."""
+    containers = mappings(mapping(mapping(template).get("spec")).get("containers"))
+    return [each for each in containers if each.get("name") == ENGINE_CONTAINER]
+
+
 def _pod_needs(spec: Mapping[str, Any]) -> Iterator[Need]:
     yield from ((f"spec.{field}", field) for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field))
     # Null and an empty name too: they mean the namespace's default account.

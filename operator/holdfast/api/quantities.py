@@ -4,6 +4,7 @@ import datetime
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 
 DURATION_PATTERN = r"^[0-9]+([.][0-9]+)?(ms|s|m|h|d)$"
@@ -17,8 +18,9 @@ LEAST_SHOWN_RPS = 0.001
 MOST_NAMED = 3
 """Names that a sentence lists."""
 
-_WHOLE = re.compile(r"([0-9]+)(|k|M|G|Ki|Mi|Gi)")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|m|k|M|G|Ki|Mi|Gi)")
+_UNITS = {"m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9)}
+_UNITS |= {"Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30)}
 _DURATION = re.compile(DURATION_PATTERN[1:-1])
 _PERCENT = re.compile(PERCENT_PATTERN[1:-1])
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -58,8 +60,9 @@ def parse_percent(text: str) -> float:
 
 def parse_whole(quantity: object) -> int | None:
     """A quantity of Kubernetes as a whole number; None if it is none."""
-    found = _WHOLE.fullmatch(str(quantity))
-    return int(found[1]) * _UNITS[found[2]] if found else None
+    found = _QUANTITY.fullmatch(str(quantity))
+    value = Fraction(found[1]) * _UNITS[found[2]] if found else None
+    return value.numerator if value is not None and value.denominator == 1 else None
 
 
 def format_rate(rps: float) -> str:

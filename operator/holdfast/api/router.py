@@ -26,8 +26,6 @@ _ROUTED = "!has(self.router)"
 API_KEY = "VLLM_API_KEY"
 """vLLM's variable of the key that it asks clients for."""
 _KEYLESS = f"{{}}.env.all(e, e.name != '{API_KEY}')"
-
-
 _POOL_KEYLESS = f"{{}}.accelerators.all(a, !has(a.env) || {_KEYLESS.format('a')})"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from holdfast.api.engine_environment import environment_rules
 from holdfast.api.pod_schema import Shaped, schema_of
-from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings, needs, removals
+from holdfast.api.pod_security import ENGINE_CONTAINER, engines, mapping, mappings, needs, removals
 from holdfast.api.rules import Checked, JsonSchema, Rule
 
 LABEL_PREFIX = "holdfast.dev/"
@@ -70,13 +70,7 @@ def _container_field(field: str, remedy: str) -> Rule:
         f"!has(self.spec) || !has(self.spec.containers)"
         f" || self.spec.containers.all(c, c.name != '{ENGINE_CONTAINER}' || !has(c.{field}))",
         f"field {field} of the container {ENGINE_CONTAINER} is set by the operator: {remedy}",
-        lambda template: (
-            not any(
-                field in container
-                for container in mappings(mapping(template.get("spec")).get("containers"))
-                if container.get("name") == ENGINE_CONTAINER
-            )
-        ),
+        lambda template: not any(field in container for container in engines(template)),
         ".spec.containers",
     )
 
@@ -88,10 +82,7 @@ def _variable(rule: Rule) -> Rule:
         f" || !has(c.env) || c.env.all(e, !has(e.name) || {rule.cel}))",
         f"env of the container {ENGINE_CONTAINER}: {rule.message}",
         lambda template: all(
-            rule.holds(variable)
-            for container in mappings(mapping(template.get("spec")).get("containers"))
-            if container.get("name") == ENGINE_CONTAINER
-            for variable in mappings(container.get("env"))
+            rule.holds(variable) for container in engines(template) for variable in mappings(container.get("env"))
         ),
         ".spec.containers",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.api.llmservice import LLMService, LLMServiceSpec
-from holdfast.api.quantities import parse_duration_seconds
 from holdfast.render import restricted
+from holdfast.render.engine_limits import request_class
 from holdfast.render.settings import RenderSettings
 from holdfast.rendered import names
 from holdfast.rendered.context import RenderContext
@@ -128,9 +128,7 @@ def _arguments(service: LLMService) -> list[str]:
 
 def _patient(spec: LLMServiceSpec) -> Iterator[str]:
     """The classes of headers that may wait longer than a request without a class: Batch for ever."""
-    for each in spec.slo.classes if spec.slo.claim in (None, "Header") else ():
-        seconds = parse_duration_seconds(each.ttft) if each.ttft else 0.0
-        if each.kind == "Batch":
-            yield f"--patient={each.name}=inf"
-        elif seconds > spec.slo.ttft_seconds:
-            yield f"--patient={each.name}={seconds:g}"
+    claimed = (request_class(spec.slo, each) for each in spec.slo.classes if spec.slo.claim in (None, "Header"))
+    for each in claimed:
+        if each.objectives.ttft_seconds > spec.slo.ttft_seconds:
+            yield f"--patient={each.name}={each.objectives.ttft_seconds:g}"

@@ -38,8 +38,8 @@ def engine_limits(
         version=version,
         objectives=Objectives(slo.ttft_seconds, slo.tpot_seconds, slo.e2e_seconds),
         classes=(
-            *(_class(slo, each) for each in slo.classes),
-            *(_class(slo, each, adapter=True) for each in spec.adapter_classes),
+            *(request_class(slo, each) for each in slo.classes),
+            *(request_class(slo, each, adapter=True) for each in spec.adapter_classes),
         ),
         claim=Claim(slo.claim or Claim.HEADER),
         active_sequences=batching.max_num_seqs if fixed else active_sequences,
@@ -51,7 +51,7 @@ def engine_limits(
     )
 
 
-def _class(slo: SLO, declared: DeclaredClass, *, adapter: bool = False) -> RequestClass:
+def request_class(slo: SLO, declared: DeclaredClass, *, adapter: bool = False) -> RequestClass:
     """A class with the bounds of the service where it has none of its own; Batch has none at all."""
     if declared.kind == "Batch":
         return RequestClass(declared.name, UNBOUNDED, declared.priority, Kind.BATCH)

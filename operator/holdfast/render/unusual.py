@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.api.llmservice import Accelerator, LLMService
-from holdfast.api.pod_security import ENGINE_CONTAINER, mapping, mappings
+from holdfast.api.pod_security import engines, mapping, mappings
 
 _IDS = ("runAsUser", "runAsGroup", "fsGroup")
 _UPDATING = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
@@ -58,10 +58,8 @@ def unknown_link(accelerator: Accelerator) -> str:
 
 def _variables(service: LLMService, accelerator: Accelerator) -> dict[Any, Any]:
     """The engine's own variables by name; of several places the last one counts, as in its pods."""
-    pods = [mapping(template.get("spec")) for _, template in _templates(service, accelerator)]
-    containers = [each for pod in pods for each in mappings(pod.get("containers"))]
-    engines = [each for each in containers if each.get("name") == ENGINE_CONTAINER]
-    overlaid = [variable for engine in engines for variable in mappings(engine.get("env"))]
+    found = [engine for _, template in _templates(service, accelerator) for engine in engines(template)]
+    overlaid = [variable for engine in found for variable in mappings(engine.get("env"))]
     listed: list[Mapping[str, Any]] = [*service.spec.engine.env, *accelerator.env, *overlaid]
     return {each.get("name"): each.get("value") for each in listed}
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from holdfast_engine.clients.clientlag import LagEstimate, LagHistogram
 from holdfast_engine.clients.ledger import Ledger
-from holdfast_engine.clients.written_file import CLASS_BYTES, Report, ReportKind, class_digest, name_of
+from holdfast_engine.clients.written_file import BEGINS, CLASS_BYTES, Report, ReportKind, class_digest, name_of
 from holdfast_engine.objectives.rules import LONGEST_WAIT_SECONDS, SERVICE_CLASS, Ending, Limits, RequestClass
 
 # Verdicts count as the clients' while no more than this share of about the last 256 used the engine's times: a client
@@ -15,7 +15,7 @@ from holdfast_engine.objectives.rules import LONGEST_WAIT_SECONDS, SERVICE_CLASS
 MOST_ENGINE_TIMED = 0.02
 _VERDICTS = 256
 _STARTED, _FIRST, _GONE = ReportKind.STARTED, ReportKind.FIRST, ReportKind.GONE
-_BEGINS, _ENDS = (ReportKind.STARTED, ReportKind.ARRIVED), (ReportKind.LAST, ReportKind.GONE)
+_ENDS = (ReportKind.LAST, ReportKind.GONE)
 # An API server that takes longer than this for a request is asked at once for the age of the next one.
 NOTICED_SECONDS = 0.05
 # Reports of requests that this engine does not know: those of other engines behind the same API server.
@@ -137,13 +137,13 @@ class ClientTimes:
                 self._take_first(request_id, at, read_at)
             elif kind in _ENDS:
                 self._take_end(request_id, report, read_at)
-            elif kind in _BEGINS:
+            elif kind in BEGINS:
                 self._begin(request_id, report, read_at)
         return read_at
 
     def _note_unknown(self, report: Report, now: float) -> None:
         """Reports overtake the requests that they are about, which queue on their way to the engine."""
-        if report.kind in _BEGINS and report.name not in self._held:
+        if report.kind in BEGINS and report.name not in self._held:
             self._early[report.name], self._resumed = (report, self._resumed), None
             if len(self._early) > _MOST_UNKNOWN:
                 del self._early[next(iter(self._early))]

@@ -51,6 +51,10 @@ class ReportKind(enum.IntEnum):
     """It goes to the engine: the next ARRIVED or STARTED tells the name it has there."""
 
 
+BEGINS = (ReportKind.STARTED, ReportKind.ARRIVED)
+"""The request goes to the engine."""
+
+
 class Report(NamedTuple):
     """`name` stands for the request (`name_of`), `at` is in seconds of the machine's monotonic clock."""
 
@@ -198,7 +202,7 @@ def begun_since(path: Path, first: int) -> int:
     names: set[bytes] = set()
     before = 0
     for report in WrittenReader(path, first=first).poll(0.0):
-        if report.kind in _BEGINS:
+        if report.kind in BEGINS:
             names.add(report.name)
         elif report.kind is ReportKind.RESUMED:
             before += 1
@@ -218,7 +222,6 @@ def _parsed(header: bytes) -> tuple[int, int, bool] | None:
 
 
 _KINDS = {int(kind): kind for kind in ReportKind}
-_BEGINS = (ReportKind.STARTED, ReportKind.ARRIVED)
 # What Report() does, without a call of Python code for each of some hundred reports per second.
 _report: Callable[[tuple[ReportKind, bytes, float]], Report] = partial(tuple.__new__, Report)
 

@@ -42,7 +42,7 @@ def run_until(world: World, plugin: Plugin | None, until: float) -> None:
 
 @inner
 def _advance(world: World, plugin: Plugin | None, first: int, end: int, until: float) -> None:
-    """Do what is due at these engines before a time: what is due at that very moment sees who comes then."""
+    """Do what is due at these engines before `until`; a request that comes at `until` comes first."""
     for number in range(first, end):
         engine = world.engines[number]
         while True:
